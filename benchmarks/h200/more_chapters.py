@@ -92,7 +92,7 @@ def main():
 
 
 MOST = {"gate": 450, "pointwise": 1300, "depthwise": 900, "grouped": 1300, "general": 1900, "gemm": 1500,
-        "batch-norm": 550, "broadcast": 900}  # fmt: skip
+        "batch-norm": 550, "broadcast": 900, "mixed": 600}  # fmt: skip
 
 
 def kind_of(family, numbers):

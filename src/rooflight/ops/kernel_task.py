@@ -70,7 +70,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "gemm": ("batch", "m", "n", "k", "a_transposed", "b_transposed", "bias"),
     **{f"conv-{way}": CONVOLUTION for way in ("forward", "dgrad", "wgrad")},
     **_both_ways(_ATTENTION, "attention-cudnn", "attention-flash", "attention-efficient"),
-    **dict.fromkeys(("plain", "cast", "math", "broadcast"), _ELEMENTS),
+    **dict.fromkeys(("plain", "copy", "cast", "math", "broadcast", "mixed"), _ELEMENTS),
     "strided": (*_ELEMENTS, "run"),
     "dropout": _ELEMENTS,
     "cat": ("tensors", *_ELEMENTS, "largest", "contiguous", "run"),
@@ -83,7 +83,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("foreach", "fused-sgd", "fused-adam"), _LISTS),
 }
 """What the numbers of each family mean, in their order. `run`: elements that lie side by side on both sides of a copy;
-`innermost`: the reduced axis is the one whose elements lie side by side; `largest`: elements of the largest input."""
+`innermost`: the reduced axis is the one whose elements lie side by side; `largest`: elements of the largest input.
+`copy`: bytes as they lie, which the driver moves; `mixed`: arithmetic on inputs of several widths."""
 
 Numbers = TypeVar("Numbers", np.int64, np.float64)
 
@@ -122,6 +123,11 @@ def precision_of(dtype: str) -> str:
 
 def plain_task(elements: int, bytes_read: int, bytes_written: int, dtype: str) -> Task:
     return Task("plain", precision_of(dtype), (max(1, elements), bytes_read, bytes_written))
+
+
+def copy_task(nbytes: int) -> Task:
+    """Bytes as they lie to another place: what they stand for does not matter, so they count as words of fp32."""
+    return Task("copy", "fp32", (max(1, nbytes // 4), nbytes, nbytes))
 
 
 def broadcast_task(tensor: Tensor) -> Task:

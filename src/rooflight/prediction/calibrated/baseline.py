@@ -192,9 +192,17 @@ def baseline_seconds(family: str, precision: str, numbers: Array, speed: Speed) 
     if family in _MATRIX:
         return LAUNCH_S + _MATRIX[family](c, precision, speed)
     seconds = memory_seconds(task_bytes(family, c, precision), speed)
+    if family == "batch-norm-native-backward":
+        # A block of threads does a whole channel, however few there are.
+        of_channel = task_bytes(family, c, precision) / c["c"] / (_OF_UNIT * speed.bandwidth / speed.units)
+        seconds = np.maximum(seconds, np.where(c["channels_last"] > 0, 0.0, np.ceil(c["c"] / speed.units) * of_channel))
     if family == "cat":
         seconds = np.maximum(seconds, np.where(c["contiguous"] > 0, 0.0, _looked_up_seconds(c["elements"], speed)))
     return LAUNCH_S + seconds
+
+
+_OF_UNIT = 2.0
+"""How many times its share of the bandwidth one unit alone reads."""
 
 
 def _looked_up_seconds(elements: Array, speed: Speed) -> Array:

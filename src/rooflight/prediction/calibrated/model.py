@@ -18,6 +18,8 @@ from rooflight.step.cache_reuse import Array
 _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
 """Whose efficiency is taken where a precision was not calibrated."""
 _FAMILY_FALLBACKS = {"flash": ("cudnn", "efficient"), "cudnn": ("flash", "efficient"), "efficient": ("flash", "cudnn")}
+_BEFORE = {"copy": "plain", "mixed": "broadcast"}
+"""Among which families the points of others are in calibrations of before these had their own."""
 _REACH, _NOISE = 8.0, 0.03
 _FULL = ("fused-sgd", "fused-adam")
 """Families whose tasks are cut into launches of so many elements at most: beyond the largest that was timed, more
@@ -96,6 +98,7 @@ def _similar(family: str) -> list[str]:
             families += [family.replace(kernel, other) for other in others]
     if family.startswith("batch-norm-cudnn"):
         families.append(family.replace("cudnn", "native"))
+    families += [other for other in (_BEFORE.get(family),) if other is not None]
     return families
 
 
