@@ -131,6 +131,8 @@ def matrix_flops(family: str, c: dict[str, Array]) -> Array | None:
         return 2 * m * n * k * c["groups"]
     if family.startswith("attention-"):
         # Backward is twice the forward; what it recomputes is not counted. Of a causal matrix half is.
+        if family.endswith("decode"):
+            return 4 * c["batch"] * c["heads"] * c["length_kv"] * c["head_dim"]
         pairs = c["length_q"] * c["length_kv"] * np.where(c["causal"] > 0, 0.5, 1.0)
         return (8 if family.endswith("backward") else 4) * c["batch"] * c["heads"] * pairs * c["head_dim"]
     return None
@@ -154,6 +156,23 @@ def _attention(factor: float) -> Callable[[dict[str, Array], str, Speed], Array]
         return np.maximum(flops / (0.7 * speed.peak(precision) * filled), memory_seconds(nbytes, speed))
 
     return seconds
+
+
+_SERIAL = 0.28
+"""Of the clock: numbers of a key that one block of threads of fp32 attention gets through in a second."""
+
+
+def _decode(c: dict[str, Array], precision: str, speed: Speed) -> Array:
+    """Keys and values over the bandwidth of the memory: each is read once a step, and no cache keeps them until then.
+    Several blocks of threads share a head's where heads are few; else a last wave that is not full costs some of a
+    whole one. In fp32 nobody shares, and a block goes through all keys of a head of the queries."""
+    rows, blocks = c["heads_kv"] * c["length_kv"] + c["heads"], c["batch"] * c["heads_kv"]
+    moved = 2 * c["batch"] * rows * c["head_dim"] * itemsize(precision) / speed.bandwidth
+    if itemsize(precision) == 2:
+        filled = blocks / (np.ceil(blocks / speed.units) * speed.units)
+        return moved / np.where(blocks >= speed.units / 2, filled, 1.0) ** _QUANTISED
+    waves = np.maximum(1.0, c["batch"] * c["heads"] / (2 * speed.units))
+    return np.maximum(moved, waves * c["length_kv"] * c["head_dim"] / (_SERIAL * speed.clock_hz))
 
 
 def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
@@ -184,6 +203,7 @@ _MATRIX: dict[str, Callable[[dict[str, Array], str, Speed], Array]] = {
         for kernel in ("cudnn", "flash", "efficient")
         for way, factor in (("forward", 1.0), ("backward", 2.5))
     },
+    **{f"attention-{kernel}-decode": _decode for kernel in ("cudnn", "flash", "efficient")},
 }
 
 

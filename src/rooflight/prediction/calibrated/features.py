@@ -109,6 +109,16 @@ def _attention(c: dict[str, Array]) -> dict[str, Array]:
     }
 
 
+def _decode(c: dict[str, Array]) -> dict[str, Array]:
+    return {
+        "heads": _log(c["batch"] * c["heads_kv"]),
+        "length_kv": _log(c["length_kv"]),
+        "head_dim": _log(c["head_dim"]),
+        "bias": c["bias"],
+        "shared": _log(c["heads"] / c["heads_kv"]),
+    }
+
+
 def _elements(family: str, c: dict[str, Array]) -> dict[str, Array]:
     density = (c["bytes_read"] + c["bytes_written"]) / c["elements"]
     named = {"elements": _log(c["elements"]), "density": np.log2(np.maximum(density, 0.5))}
@@ -147,7 +157,7 @@ def coordinates(family: str, precision: str, numbers: Array) -> dict[str, Array]
     if family.startswith("conv-"):
         return _convolution(family, c, precision)
     if family.startswith("attention-"):
-        return _attention(c)
+        return _decode(c) if family.endswith("-decode") else _attention(c)
     return _elements(family, c) if "bytes_read" in c else _others(family, c)
 
 
