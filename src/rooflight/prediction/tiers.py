@@ -155,7 +155,9 @@ class Predictor:
         if not seconds.any():
             return 0.0
         off: dict[str, float] = {}
-        for task, taken, guessed in zip(step.tasks, seconds.tolist(), step.guessed[step.task_kind].tolist(), strict=True):
+        for task, taken, guessed in zip(
+            step.tasks, seconds.tolist(), step.guessed[step.task_kind].tolist(), strict=True
+        ):
             family = group(task.family)
             deviation = GUESSED if guessed else self._deviation_of(task, family)
             off[family] = off.get(family, 0.0) + taken * deviation
