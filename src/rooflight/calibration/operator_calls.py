@@ -90,9 +90,7 @@ class OperatorCalls:
     def noted(self, host_range: HostRange) -> NotedCall:
         """What a range tells; `CallNotKnown` where that is too little."""
         args = host_range.args
-        dims, types, strides, concrete = (
-            _decoded(raw) for raw in (args.dims, args.types, args.strides, args.concrete)
-        )
+        dims, types, strides, concrete = (_decoded(raw) for raw in (args.dims, args.types, args.strides, args.concrete))
         if not isinstance(dims, list) or not isinstance(types, list) or len(dims) != len(types):
             raise CallNotKnown(NO_SHAPES)
         strides = strides if isinstance(strides, list) and len(strides) == len(dims) else [None] * len(dims)

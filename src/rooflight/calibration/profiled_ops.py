@@ -15,12 +15,14 @@ from pathlib import Path
 
 from rooflight._version import __version__
 from rooflight.calibration.operator_calls import CallNotKnown, NotedCall, OperatorCalls
+from rooflight.calibration.recorded_points import LeftOut
 from rooflight.errors import BadFile
 from rooflight.estimation.costs import fill_costs
 from rooflight.files import read_bytes
 from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger, MathModes, Phase
 from rooflight.ops.kernel_names import role_of
 from rooflight.profiles.kineto import DeviceWork, HostRange, Id, KinetoTrace, Thread, decode, open_ranges
+from rooflight.profiles.kineto_log import version_of
 
 NO_OP = "kernels that no op of torch launched: of a CUDA graph, of compiled or of custom code"
 _Key = tuple[str, Id | None]
@@ -31,7 +33,7 @@ class ProfiledStep:
     """What a trace tells: a ledger of the ops that could be made again, and the seconds of the others, by reason."""
 
     ledger: Ledger
-    left_out: dict[str, float]
+    left_out: LeftOut
 
 
 def read_trace(path: Path) -> ProfiledStep:
@@ -47,17 +49,16 @@ def read_trace(path: Path) -> ProfiledStep:
 def profiled_step(trace: KinetoTrace, *, name: str) -> ProfiledStep:
     """`name` is that of the file, for messages."""
     device = _device(trace, name)
-    stacks = {key: stack for key, stack in open_ranges(trace.ranges, _launch_moments(trace))}
+    stacks = dict(open_ranges(trace.ranges, _launch_moments(trace)))
     calls = OperatorCalls()
     launches: dict[int, list[DeviceWork]] = defaultdict(list)
     known: dict[int, NotedCall] = {}
-    left_out: dict[str, float] = defaultdict(float)
+    left_out = LeftOut()
     for work in sorted(trace.work, key=lambda work: work.ts):
-        stack = stacks.get(("call", work.args.correlation)) or stacks.get(("op", work.args.external)) or []
         try:
-            position, call = _owner(trace.ranges, stack, calls)
+            position, call = _owner(trace.ranges, _stack_of(work, stacks), calls)
         except CallNotKnown as reason:
-            left_out[str(reason)] += work.time_ns * 1e-9
+            left_out.add(str(reason), work.time_ns * 1e-9)
             continue
         known[position] = call
         launches[position].append(work)
@@ -66,10 +67,10 @@ def profiled_step(trace: KinetoTrace, *, name: str) -> ProfiledStep:
     kernels = []
     for position, works in launches.items():
         try:
-            recorder.phase = _phase(trace.ranges, stacks_of(works, stacks))
+            recorder.phase = _phase(trace.ranges, _stack_of(works[0], stacks))
             index = calls.record(recorder, known[position], [work.name for work in works])
         except CallNotKnown as reason:
-            left_out[str(reason)] += sum(work.time_ns for work in works) * 1e-9
+            left_out.add(str(reason), sum(work.time_ns for work in works) * 1e-9)
             continue
         kernels += [_kernel(work, index) for work in works]
     ledger = Ledger(
@@ -85,13 +86,14 @@ def profiled_step(trace: KinetoTrace, *, name: str) -> ProfiledStep:
             math=modes,
             traced_on="meta",
             device=device,
+            cuda=version_of(trace.runtime),
             conditions={"log": "Chrome trace of PyTorch's profiler"},
         ),
         storages=recorder.storages.close(),
         ops=tuple(recorder.ops),
         kernels=tuple(kernels),
     )
-    return ProfiledStep(fill_costs(ledger), dict(left_out))
+    return ProfiledStep(fill_costs(ledger), left_out)
 
 
 def _device(trace: KinetoTrace, name: str) -> str | None:
@@ -113,10 +115,9 @@ def _launch_moments(trace: KinetoTrace) -> Iterator[tuple[Thread, int, _Key]]:
             yield host_range.thread, host_range.start_ns, ("op", host_range.args.external)
 
 
-def stacks_of(works: Sequence[DeviceWork], stacks: dict[_Key, list[int]]) -> list[int]:
-    """The ranges around the first launch of an op."""
-    args = works[0].args
-    return stacks.get(("call", args.correlation)) or stacks.get(("op", args.external)) or []
+def _stack_of(work: DeviceWork, stacks: dict[_Key, list[int]]) -> list[int]:
+    """The ranges around a launch, outermost first."""
+    return stacks.get(("call", work.args.correlation)) or stacks.get(("op", work.args.external)) or []
 
 
 def _owner(ranges: Sequence[HostRange], stack: Sequence[int], calls: OperatorCalls) -> tuple[int, NotedCall]:

@@ -60,6 +60,8 @@ class RecordedTimes:
     """Of the GPU, with what is left out."""
     left_out: LeftOut
     torch: str = ""
+    """Its version; empty: the file does not tell."""
+    cuda: str | None = None
 
 
 def timed_tasks(ledger: Ledger, *, name: str) -> tuple[list[TimedTask], LeftOut]:
