@@ -37,8 +37,8 @@ _DTYPES = {
     "c10::Float8_e5m2": torch.float8_e5m2,
 }  # fmt: skip
 """By the names that C++ has for them."""
-_WRAPPED = "double"
-"""A number of Python that goes where a tensor may is noted as a tensor of this type without dimensions."""
+_WRAPPED = {"double": 1.0, "long int": 1}
+"""A number of Python that goes where a tensor may is noted as a tensor of such a type without dimensions."""
 _SCALAR_TYPES = (
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
     torch.complex32, torch.complex64, torch.complex128, torch.bool, None, None, None, torch.bfloat16,
@@ -143,8 +143,8 @@ class OperatorCalls:
             shapes = zip(dims, strides if strides else [None] * len(dims), strict=True)
             return [_tensor(shape, own, dtype) for shape, own in shapes]
         if kind in _DTYPES:
-            if not dims and place and kind == _WRAPPED:
-                return 1.0
+            if not dims and argument.name == "other" and kind in _WRAPPED:
+                return _WRAPPED[kind]
             return _tensor(dims, strides, _DTYPES[kind])
         if "Device" in declared:
             return torch.device("meta")

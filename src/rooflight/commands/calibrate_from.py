@@ -103,10 +103,9 @@ def _lines(made: RecordedCalibration, path: Path, *, given: Path | None) -> list
     ]
     rows = _rows(made)
     width = max(len(family) for family, *_ in rows)
-    lines += [
-        f"  {family:{width}}  {precision:4}  {points:5,} point{'s' if points != 1 else ' '}  {formatting.percent(part):>6} of the time"
-        for family, precision, points, part in rows
-    ]
+    for family, precision, points, part in rows:
+        counted = f"{points:,} {'point' if points == 1 else 'points'}"
+        lines.append(f"  {family:{width}}  {precision:4}  {counted:>12}  {formatting.percent(part):>6} of the time")
     lines += [f"left out, {formatting.percent(part)} of the time: {reason}" for reason, _, part in _left_out(made)]
     use = StepSpec(model="resnet50").command("predict", on=made.device.name, calibration=given)
     lines += [

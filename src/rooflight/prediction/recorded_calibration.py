@@ -33,7 +33,7 @@ _MOST_IMPOSSIBLE = 0.1
 _LAUNCH_S = 10e-6
 """What a call may take beside its work, and more, in a table."""
 _FAR_BELOW, _FAR_ABOVE = 20.0, 300.0
-"""Times off the roof, and off the roof and a launch: no op is, and a unit that is wrong by 1000 makes all of them so."""
+"""Times off the roof, and off the roof and a launch: no op is, and a unit that is wrong by 1000 makes them all so."""
 RUNNING = "kernels of a running model, their inputs partly in caches"
 
 
@@ -166,9 +166,7 @@ def _one_device(files: Sequence[RecordedTimes | _ReadTable], given: Device | Non
     if given is not None:
         devices.setdefault(given.name, ("--on", given))
     if len(devices) > 1:
-        places = " and ".join(
-            f"{place} {'is' if place == '--on' else 'is of'} {name}" for name, (place, _) in devices.items()
-        )
+        places = " and ".join(f"{place} says {name}" for name, (place, _) in devices.items())
         raise BadInput(f"{places}: a calibration is of one device")
     if given is None and unknown:
         place, name = unknown[0]
@@ -238,9 +236,10 @@ def _refuse_units(works: Sequence[TimedTask], device: Device, name: str) -> None
     slow = [spent / (roof + _LAUNCH_S) for spent, roof in timed]
     for ratios, limit, which in ((large, _FAR_BELOW, "large works are below"), (slow, _FAR_ABOVE, "works are above")):
         if len(ratios) > 1 and min(ratios) > limit:
+            factor = f"{statistics.median(ratios):,.0f} times in the median"
             raise BadFile(
-                f"{name}: all {len(ratios):,} times of {which} what {device.title} takes, by {statistics.median(ratios):,.0f} "
-                "times in the median: is the unit of the time column right?"
+                f"{name}: all {len(ratios):,} times of {which} what {device.title} takes, by {factor}: is the unit of "
+                "the time column right?"
             )
 
 
