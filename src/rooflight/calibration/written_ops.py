@@ -149,7 +149,7 @@ def _elementwise(family: str, inputs: int) -> Callable[[WrittenOp], Task]:
 
 
 def _attention(row: WrittenOp) -> Task:
-    """In the kernel that torch takes on the device: see `docs/calibrating.md`."""
+    """In the kernel that torch takes on the device."""
     length = row.numbers.get("length")
     queries = row.numbers.get("length_q", length)
     if queries is None:
