@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tier",
-    type=click.Choice(["calibrated", "transferred", "spec"]),
+    type=click.Choice(["calibrated", "published", "transferred", "spec"]),
     help="Method of prediction. Default: the most accurate that the device has data for.",
 )
 @click.option(

@@ -18,6 +18,7 @@ from rooflight.ledger import Value
 from rooflight.ops.kernel_task import FAMILIES, Task
 
 FORMAT_VERSION = 1
+COMES_ALONG = "comes with rooflight"
 
 
 class TimedPoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,10 +105,15 @@ def calibration_for(device: str) -> tuple[Calibration, str] | None:
     if own.is_file():
         return read(own), str(own)
     calibration = shipped(device)
-    return None if calibration is None else (calibration, "comes with rooflight")
+    return None if calibration is None else (calibration, COMES_ALONG)
 
 
-@lru_cache(maxsize=8)
+def published_name(device: str) -> str:
+    """Of the calibration made of what others published about a device."""
+    return f"{device}-published"
+
+
+@lru_cache(maxsize=64)
 def shipped(device: str) -> Calibration | None:
     """The calibration that comes with rooflight for a device of the database: read once, it does not change."""
     return _FORMAT.shipped(device, f"the shipped calibration of {device}")

@@ -18,7 +18,7 @@ from rooflight.machine import installed_gpus
 from rooflight.machine.recognise import CpuOutline, Recognised, this_device
 from rooflight.prediction.calibrated.model import CalibratedModel
 from rooflight.prediction.least_times import DEFAULT_CACHE_BYTES
-from rooflight.prediction.tiers import Predictor, predictor, speed_of
+from rooflight.prediction.tiers import Predictor, corrected, predictor, speed_of
 
 if TYPE_CHECKING:
     from rooflight.memory.predict import MemoryPredictor
@@ -133,8 +133,10 @@ def predictor_of(device: Device, tier: str | None, given: Calibration | None) ->
         return predictor(device, "transferred" if tier is None else tier), (
             f"{device.name}: the file differs from the device of that name that comes with rooflight",
         )
-    stored = None if in_database or tier == "transferred" else calibration_for(device.name)
-    if stored is None:
+    stored = calibration_for(device.name) if tier in (None, "calibrated") else None
+    if stored is not None and stored[0].partial:
+        return corrected(device, stored[0], stored[1]), ()
+    if stored is None or in_database:
         return predictor(device, tier), ()
     return Predictor(device, "calibrated", CalibratedModel(stored[0], speed_of(device)), stored[1]), ()
 
@@ -147,6 +149,13 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
             f"{device.name} is none: give one made on a {device.kind.upper()}"
         )
     origin = recognise_name(given.device)
+    if given.partial:
+        if origin is not None and origin.name != device.name:
+            raise BadInput(
+                f"--calibration holds some works of {given.device} only, and they say nothing of {device.name}: give one "
+                f"made there, or predict --on {origin.name}"
+            )
+        return corrected(device, given, f"given, made on {given.device}"), ()
     if origin is None or origin.name == device.name:
         same = origin is not None or given.device in (*device.recognised_as, device.title.partition(",")[0])
         notes = () if same else (f"the calibration was made on {given.device!r}, which is taken to be {device.name}",)
@@ -163,7 +172,7 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
 
 def own_workspaces(predictors: Iterable[Predictor]) -> dict[str, tuple[WorkspacePoints, ...]]:
     """By device: what was recorded of cuDNN on it, not on one that times are carried over from."""
-    return {row.device.name: row.calibration.workspaces for row in predictors if row.tier == "calibrated"}
+    return {row.device.name: row.calibration.workspaces for row in predictors if row.looks_up}
 
 
 def memories_on(*devices: Device) -> MemoryPredictor:
@@ -227,10 +236,10 @@ def versions_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
 
 def ceilings_of(device: Device, used: Predictor | None) -> Ceilings | None:
     """What the device was measured to sustain; `None` where nobody calibrated it."""
-    if used is not None and used.tier != "calibrated":
+    if used is not None and not used.looks_up:
         used = None
     stored = calibration_for(device.name) if used is None else (used.calibration, used.source)
-    if stored is None:
+    if stored is None or stored[0].partial:
         return None
     calibration, source = stored
     rates = {key: float(value.value) for key, value in calibration.ceilings.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +15,8 @@ from rooflight.memory.result import Memory
 from rooflight.metrics import Bound, Fit
 from rooflight.prediction.resolve_devices import device_of
 
+_NINETY = 1.645
+"""Standard deviations to either side that hold 90% of a normal error."""
 _NAMED = 6
 """Of so many predictions it is said that they are there."""
 
@@ -28,8 +31,10 @@ class Interval(msgspec.Struct, frozen=True):
 
     @classmethod
     def around(cls, value: float, deviation: float, *, least: float = 0.0) -> Interval:
-        """Of a normal error with this standard deviation, but for what is below the `least` that physics allows."""
-        return cls(max(least, value - 1.645 * deviation), value + 1.645 * deviation)
+        """Of an error with this standard deviation, as likely half as twice; but for what is below the `least` that
+        physics allows."""
+        times = math.exp(_NINETY * deviation / value) if value > 0 else 1.0
+        return cls(max(least, value / times), value * times)
 
 
 class CostlyOp(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +223,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     """Its name in the database, or that of its file."""
     tier: str
-    """`calibrated`, `transferred` or `spec`."""
+    """`calibrated`, `published`, `transferred` or `spec`."""
     source: str
     """Which calibration, or which constant."""
     batch: int | None

@@ -1,13 +1,15 @@
 """How a time is predicted, always named: from the device's calibration, another device's, or the data sheet alone.
 
-`calibrated`: tasks are looked up among this device's own micro-benchmarks. `transferred`: the same among another
-device's, and every task's time scaled by what tiles, waves and bandwidth say of the two devices. `spec`: PALEO, read +
-compute + write over the peaks and one constant.
+`calibrated`: tasks are looked up among this device's own micro-benchmarks. `published`: transferred, and corrected by
+single ops that others timed on this device and published. `transferred`: looked up among another device's
+micro-benchmarks and carried over (`prediction/transfer.py`). `spec`: PALEO, read + compute + write over the peaks and one
+constant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,30 +18,38 @@ from typing import Literal
 import numpy as np
 
 from rooflight.errors import BadInput
-from rooflight.hardware.calibration import Calibration, calibration_for, own_path
+from rooflight.hardware.calibration import COMES_ALONG, Calibration, calibration_for, own_path, published_name, shipped
 from rooflight.hardware.device import Device
-from rooflight.hardware.devices import find
+from rooflight.hardware.devices import find, known, recognise_name
 from rooflight.ledger import Value
 from rooflight.ops.kernel_task import Task, rows_of
-from rooflight.prediction.calibrated.baseline import Speed, baseline_seconds, least_seconds
+from rooflight.prediction.calibrated.baseline import Speed, least_seconds
+from rooflight.prediction.calibrated.corrections import Corrections, PointsOf
+from rooflight.prediction.calibrated.features import group
 from rooflight.prediction.calibrated.model import CalibratedModel, TaskTimes
 from rooflight.prediction.least_times import cache_bytes, floor_seconds
+from rooflight.prediction.transfer import transferred
 from rooflight.step.cache_reuse import USABLE, Array
 from rooflight.step.changes import has_convolutions, in_channels_last, is_channels_last, padded, uneven_sizes
 from rooflight.step.costed_step import Step
 
-Tier = Literal["calibrated", "transferred", "spec"]
-TIERS: tuple[Tier, ...] = ("calibrated", "transferred", "spec")
+Tier = Literal["calibrated", "published", "transferred", "spec"]
+TIERS: tuple[Tier, ...] = ("calibrated", "published", "transferred", "spec")
 
-_ORIGIN_CAPABILITY = 90
 ORIGIN = "h200"
 """Whose calibration is carried over where a device has none."""
 _CACHE_SPEEDUP = 2.0
 """How much faster than its memory a device's cache is taken to be in the baseline, where nobody measured."""
-SYSTEMATIC: dict[Tier, float] = {"calibrated": 0.04, "transferred": 0.08, "spec": 0.3}
+SHARED = 0.04
 """One standard deviation of an error that all ops of a step share, as a part of its time."""
-_FOREIGN = 0.2
-"""The same where the device carried over to is of another architecture than the one that was calibrated."""
+_OF_FAMILY = {"gemm": 0.08, "conv": 0.25, "attention": 0.2, "softmax": 0.18, "layer-norm": 0.18, "group-norm": 0.18}
+_OF_OTHERS = 0.06
+"""The same of transferred times, for ops of one family, whose kernels are better or worse on the other device: what
+families of single ops are off by on the GPUs that the transfer was tuned on (benchmarks/transfer.py)."""
+_SAME_ARCHITECTURE = 0.5
+"""How much of that is left where the device has the architecture of the calibrated one ..."""
+_CORRECTED = 0.6
+"""... and where somebody timed the like of an op on the device itself."""
 _ATTENTION_OF = ((90, "cudnn"), (80, "flash"), (0, "efficient"))
 
 
@@ -81,13 +91,13 @@ class Predictor:
     """Of the device, or of the one it is carried over from."""
     source: str
     """Which calibration this is, in words."""
+    corrections: Corrections | None = None
+    """What was timed on the device itself, where only a part was."""
 
     @property
-    def systematic(self) -> float:
-        """An error that all ops share, as a part of the time."""
-        if self.tier == "transferred" and (self.device.capability or 0) // 10 != _ORIGIN_CAPABILITY // 10:
-            return _FOREIGN
-        return SYSTEMATIC[self.tier]
+    def looks_up(self) -> bool:
+        """Was all of it timed on this very device? Else times are carried over from another."""
+        return self.tier == "calibrated" and self.corrections is None
 
     @property
     def calibration(self) -> Calibration:
@@ -129,10 +139,25 @@ class Predictor:
         repeats = np.bincount(of, minlength=count)[step.task_kind]
         each = times.warm_s * repeats
         apart = float(np.sqrt(((each * times.deviation) ** 2).sum()))
-        shared = self.systematic * float(seconds.sum())
         near = (times.distance <= _NEAR) & ~step.guessed[step.task_kind]
         inside = float(each[near].sum() / each.sum()) if each.sum() else 1.0
+        total = float(seconds.sum())
+        shared = total * math.hypot(SHARED, self._family_deviation(step.tasks, each))
         return OpTimes(seconds, apart + shared, inside, kernels[of], floor_s)
+
+    def _family_deviation(self, tasks: Sequence[Task], seconds: Array) -> float:
+        """Of the sum, as a part of it: what transferred times of whole families are off by, each in its own way."""
+        if self.looks_up or not seconds.any():
+            return 0.0
+        off: dict[str, float] = {}
+        for task, taken in zip(tasks, seconds.tolist(), strict=True):
+            family = group(task.family)
+            deviation = _OF_FAMILY.get(family.removesuffix("-forward").removesuffix("-backward"), _OF_OTHERS)
+            corrected = self.corrections is not None and self.corrections.knows(task)
+            off[family] = off.get(family, 0.0) + taken * deviation * (_CORRECTED if corrected else 1.0)
+        same = (self.device.capability or 0) // 10 == (self._origin.capability or 0) // 10
+        part = math.sqrt(sum(part**2 for part in off.values())) / float(seconds.sum())
+        return part * (_SAME_ARCHITECTURE if same else 1.0)
 
     def task_seconds(self, tasks: Sequence[Task]) -> Array:
         """Of tasks that belong to no step, their inputs in memory."""
@@ -143,9 +168,8 @@ class Predictor:
         missing = [task for task in dict.fromkeys(tasks) if task not in self._known]
         if missing:
             here = [retargeted(task, self.device) for task in missing]
-            times = self.model.times(here)
-            warm_s, cold_s = self._here(here, times)
-            columns = (warm_s, cold_s, times.deviation, times.distance, times.kernels)
+            times = self._here(here)
+            columns = (times.warm_s, times.cold_s, times.deviation, times.distance, times.kernels)
             self._known.update(zip(missing, zip(*(column.tolist() for column in columns), strict=True), strict=True))
         return TaskTimes(*np.array([self._known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
 
@@ -153,28 +177,45 @@ class Predictor:
     def _known(self) -> dict[Task, tuple[float, ...]]:
         return {}
 
-    def _here(self, tasks: Sequence[Task], times: TaskTimes) -> tuple[Array, Array]:
-        """Seconds on this device: those of the one it is carried over from, by what tiles, waves and bandwidth say of
-        the two, and never less than the peak allows."""
-        if self.tier == "calibrated":
-            return times.warm_s, times.cold_s
-        here, there = speed_of(self.device), self.model.speed
-        groups: dict[tuple[str, str], list[int]] = {}
-        for place, task in enumerate(tasks):
-            groups.setdefault((task.family, task.precision), []).append(place)
-        ratio, least = np.ones(len(tasks)), np.zeros(len(tasks))
-        for (family, precision), places in groups.items():
-            numbers = rows_of([tasks[place] for place in places], np.float64)
-            ratio[places] = baseline_seconds(family, precision, numbers, here) / baseline_seconds(
-                family, precision, numbers, there
+    def _here(self, tasks: Sequence[Task]) -> TaskTimes:
+        """On this device: looked up where it is the one that was calibrated, else transferred and corrected."""
+        times = self.model.times(tasks)
+        if self.looks_up:
+            return times
+        warm_s, cold_s = transferred(tasks, times, origin=self._origin, target=self.device)
+        if self.corrections is not None:
+            corrected = self.corrections.of(tasks)
+            warm_s, cold_s = corrected.ratio * warm_s, corrected.ratio * cold_s
+            times = replace(
+                times,
+                deviation=np.minimum(times.deviation, corrected.deviation),
+                distance=np.minimum(times.distance, corrected.distance),
             )
-            least[places] = least_seconds(family, precision, numbers, here)
-        return np.maximum(times.warm_s * ratio, least), np.maximum(times.cold_s * ratio, least)
+        least = least_task_seconds(tasks, speed_of(self.device))
+        return replace(times, warm_s=np.maximum(warm_s, least), cold_s=np.maximum(cold_s, least))
+
+    @property
+    def _origin(self) -> Device:
+        origin = recognise_name(self.calibration.device)
+        assert origin is not None  # a calibration whose device nobody knows is not carried over
+        return origin
 
 
 _NEAR = 2.0
 """Within this many doublings of the nearest calibrated point, all sizes together, a task counts as inside. Of points
 of the H200 that are left out, those farther away are predicted several times worse."""
+
+
+def least_task_seconds(tasks: Sequence[Task], speed: Speed) -> Array:
+    """What the peak allows each of them."""
+    least = np.zeros(len(tasks))
+    groups: dict[tuple[str, str], list[int]] = {}
+    for place, task in enumerate(tasks):
+        groups.setdefault((task.family, task.precision), []).append(place)
+    for (family, precision), places in groups.items():
+        numbers = rows_of([tasks[place] for place in places], np.float64)
+        least[places] = least_seconds(family, precision, numbers, speed)
+    return least
 
 
 def retargeted(task: Task, device: Device) -> Task:
@@ -212,15 +253,39 @@ def _model(device: str) -> tuple[CalibratedModel, str] | None:
 
 @lru_cache(maxsize=8)
 def _model_from(device: str, path: Path, written_ns: int | None) -> tuple[CalibratedModel, str] | None:
-    shipped = calibration_for(device)
-    return None if shipped is None else (CalibratedModel(shipped[0], speed_of(find(device))), shipped[1])
+    own, full = calibration_for(device), shipped(device)
+    if own is not None and own[0].partial:
+        own = None if full is None else (full, COMES_ALONG)
+    return None if own is None else (CalibratedModel(own[0], speed_of(find(device))), own[1])
+
+
+def _published_names(device: Device) -> tuple[str, ...]:
+    """The device and others of the same chip, those that somebody timed single ops on."""
+    kin = [device.name, *(other.name for other in known() if other.name != device.name and _same_chip(device, other))]
+    return tuple(name for name in kin if shipped(published_name(name)) is not None)
+
+
+def _published_points(names: tuple[str, ...]) -> tuple[PointsOf, ...]:
+    pairs = ((shipped(published_name(name)), find(name)) for name in names)
+    return tuple(PointsOf(calibration, device) for calibration, device in pairs if calibration is not None)
+
+
+def _same_chip(one: Device, other: Device) -> bool:
+    """V100s on other boards, A100s with more memory: the kernels are the same ones."""
+    alike = one.vendor == other.vendor and one.capability is not None and one.capability == other.capability
+    return alike and abs(np.log(one.sms.value / other.sms.value)) < _SAME_UNITS
+
+
+_SAME_UNITS = 0.05
 
 
 def predictor(device: Device, tier: str | None = None, calibration: Calibration | None = None) -> Predictor:
     """The best tier that a device has, or the one that was asked for (`spec` is not made here)."""
-    if calibration is not None:
+    if calibration is not None and not calibration.partial:
         return Predictor(device, "calibrated", CalibratedModel(calibration, speed_of(device)), "the given calibration")
-    calibrated = None if tier == "transferred" else _model(device.name)
+    if calibration is not None:
+        return corrected(device, calibration, "the given calibration")
+    calibrated = None if tier in ("published", "transferred") else _model(device.name)
     if calibrated is not None:
         return Predictor(device, "calibrated", *calibrated)
     if tier == "calibrated":
@@ -232,7 +297,50 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
             f"no calibration of {device.name}, and a GPU's cannot be transferred to a CPU: run `rooflight "
             "calibrate --on cpu` there, or use --tier spec"
         )
+    names = () if tier == "transferred" else _published_names(device)
+    if names:
+        model, words, corrections = _published(names)
+        return Predictor(device, "published", model, words, corrections)
+    if tier == "published":
+        raise BadInput(f"nobody has published single ops of {device.name} that come with rooflight: leave --tier away")
+    model, words = _origin_model()
+    return Predictor(device, "transferred", model, f"transferred from {ORIGIN} ({words}), host times included")
+
+
+@lru_cache(maxsize=16)
+def _published(names: tuple[str, ...]) -> tuple[CalibratedModel, str, Corrections]:
+    points, (model, _) = _published_points(names), _origin_model()
+    sources = sorted({source for row in points for source in _sources(row.calibration)})
+    count = sum(len(group.rows) for row in points for group in row.calibration.points)
+    words = f"{count:,} single ops of {', '.join(sources)}; the rest transferred from {ORIGIN}, host times included"
+    return model, words, Corrections(points, _transfer_to(model))
+
+
+def corrected(device: Device, calibration: Calibration, words: str) -> Predictor:
+    """By a calibration of some works only: what is far from its points is transferred, and corrected by what others
+    published where they did."""
+    if device.kind == "cpu":
+        raise BadInput(f"a calibration of some works only corrects a GPU's times, and {device.name} is a CPU")
+    model, _ = _origin_model()
+    points = (PointsOf(calibration, device, in_steps=True), *_published_points(_published_names(device)))
+    source = f"{words}, the rest transferred from {ORIGIN}"
+    return Predictor(device, "calibrated", model, source, Corrections(points, _transfer_to(model)))
+
+
+def _sources(calibration: Calibration) -> set[str]:
+    """`NeuSight`, from `NeuSight 6945927, linear, ...`."""
+    return {group.source.split(" ")[0] for group in calibration.points}
+
+
+def _transfer_to(model: CalibratedModel) -> Callable[[Sequence[Task], Device], Array]:
+    def seconds(tasks: Sequence[Task], device: Device) -> Array:
+        return Predictor(device, "transferred", model, "").task_times(tasks).warm_s
+
+    return seconds
+
+
+def _origin_model() -> tuple[CalibratedModel, str]:
     origin = _model(ORIGIN)
     if origin is None:
         raise BadInput(f"the calibration of {ORIGIN} that comes with rooflight is missing: install it again")
-    return Predictor(device, "transferred", origin[0], f"transferred from {ORIGIN} ({origin[1]}), host times included")
+    return origin

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from rooflight.ops.kernel_task import FAMILIES, OUTPUT, with_output
 from rooflight.step.cache_reuse import Array
@@ -86,8 +87,11 @@ def memory_seconds(nbytes: Array, speed: Speed) -> Array:
 
 def _gemm(c: dict[str, Array], precision: str, speed: Speed) -> Array:
     compute = product_seconds(c["m"], c["n"], c["k"], c["batch"], speed.peak(precision), speed.units)
-    nbytes = c["batch"] * (c["m"] * c["k"] + c["k"] * c["n"] + c["m"] * c["n"]) * itemsize(precision)
-    return np.maximum(compute, memory_seconds(nbytes, speed))
+    return np.maximum(compute, memory_seconds(_product_bytes(c, precision), speed))
+
+
+def _product_bytes(c: dict[str, Array], precision: str) -> Array:
+    return c["batch"] * (c["m"] * c["k"] + c["k"] * c["n"] + c["m"] * c["n"]) * itemsize(precision)
 
 
 def convolution_product(family: str, c: dict[str, Array]) -> tuple[Array, Array, Array]:
@@ -108,18 +112,33 @@ def convolution_bytes(c: dict[str, Array], precision: str) -> Array:
     return x + y + weight
 
 
+def relaid_bytes(c: dict[str, Array], precision: str) -> Array:
+    """What is moved to lay images out as tensor cores want them, and back."""
+    stays = (c["channels_last"] > 0) | (precision == "fp32") | is_thin(c)
+    return np.where(stays, 0.0, 2 * convolution_bytes(c, precision))
+
+
+def is_thin(c: dict[str, Array]) -> npt.NDArray[np.bool_]:
+    """Groups of a few channels, as of depthwise convolutions."""
+    thin: npt.NDArray[np.bool_] = c["groups"] >= c["c"] / 4
+    return thin
+
+
 def _convolution(family: str) -> Callable[[dict[str, Array], str, Speed], Array]:
     def seconds(c: dict[str, Array], precision: str, speed: Speed) -> Array:
         m, n, k = convolution_product(family, c)
         compute = product_seconds(m, n, k, c["groups"], speed.peak(precision), speed.units)
         # Thin groups do not run as products: each output is summed on its own, bound by the other units.
         thin = 2 * m * n * k * c["groups"] / (speed.peak("fp32") * 0.2)
-        compute = np.where(c["groups"] >= c["c"] / 4, thin, compute)
-        nbytes = convolution_bytes(c, precision)
-        relaid = np.where((c["channels_last"] > 0) | (precision == "fp32"), 0.0, 2 * nbytes)
+        compute = np.where(is_thin(c), thin, compute)
+        nbytes, relaid = convolution_bytes(c, precision), relaid_bytes(c, precision)
         return np.maximum(compute, memory_seconds(nbytes, speed)) + memory_seconds(relaid, speed)
 
     return seconds
+
+
+def is_matrix_work(family: str) -> bool:
+    return family in _MATRIX
 
 
 def matrix_flops(family: str, c: dict[str, Array]) -> Array | None:
@@ -148,12 +167,28 @@ def _attention(factor: float) -> Callable[[dict[str, Array], str, Speed], Array]
         flops = factor * 4 * c["batch"] * c["heads"] * pairs * c["head_dim"]
         blocks = np.ceil(c["length_q"] / 128) * c["batch"] * c["heads"]
         filled = blocks / (np.ceil(blocks / speed.units) * speed.units)
-        # Queries and results, keys and values: against a cache of keys the latter are nearly all there is.
-        rows = c["heads"] * c["length_q"] + c["heads_kv"] * c["length_kv"]
-        nbytes = factor * 2 * c["batch"] * rows * c["head_dim"] * itemsize(precision)
+        nbytes = factor * _attention_bytes(c, precision)
         return np.maximum(flops / (0.7 * speed.peak(precision) * filled), memory_seconds(nbytes, speed))
 
     return seconds
+
+
+def _attention_bytes(c: dict[str, Array], precision: str) -> Array:
+    """Queries and results, keys and values: against a cache of keys the latter are nearly all there is."""
+    rows = c["heads"] * c["length_q"] + c["heads_kv"] * c["length_kv"]
+    return 2 * c["batch"] * rows * c["head_dim"] * itemsize(precision)
+
+
+def moved_bytes(family: str, precision: str, numbers: Array) -> Array:
+    """All that a task reads and writes, what it lays out anew among it."""
+    c = columns(family, numbers)
+    if family == "gemm":
+        return _product_bytes(c, precision)
+    if family.startswith("conv-"):
+        return convolution_bytes(c, precision) + relaid_bytes(c, precision)
+    if family.startswith("attention-"):
+        return (_BACKWARD_BYTES if family.endswith("backward") else 1.0) * _attention_bytes(c, precision)
+    return task_bytes(family, c, precision)
 
 
 def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
@@ -176,13 +211,16 @@ def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
     return passes * c["rows"] * c["columns"] * size
 
 
+_BACKWARD_BYTES = 2.5
+"""Of attention's gradient, in those of attention; its FLOPs too."""
+
 _MATRIX: dict[str, Callable[[dict[str, Array], str, Speed], Array]] = {
     "gemm": _gemm,
     **{family: _convolution(family) for family in ("conv-forward", "conv-dgrad", "conv-wgrad")},
     **{
         f"attention-{kernel}-{way}": _attention(factor)
         for kernel in ("cudnn", "flash", "efficient")
-        for way, factor in (("forward", 1.0), ("backward", 2.5))
+        for way, factor in (("forward", 1.0), ("backward", _BACKWARD_BYTES))
     },
 }
 

@@ -40,7 +40,9 @@ class NearestPoints:
     along: Array
     ones: Array
     unknown: Array
-    """How much of the spread of the values is left open."""
+    """How much of the spread of the values is left open, if their mean is known."""
+    unsure_mean: Array
+    """And how much more, if it is that of the points."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class KrigingField:
     values: Array
     reach: float
     noise: float
+    prior: float | None = None
+    """What is so where no point is near; `None`: what the nearest points say, however far they are."""
 
     def at(self, queries: Array) -> Interpolated:
         """The value at every query."""
@@ -70,14 +74,17 @@ class KrigingField:
     def said(self, near: NearestPoints) -> Interpolated:
         """The value at the queries that these are near to."""
         values = _tamed(self.values[near.nearest])
-        mean = (near.ones * values).sum(1) / near.ones.sum(1)
+        if self.prior is None:
+            mean, unknown = (near.ones * values).sum(1) / near.ones.sum(1), near.unknown + near.unsure_mean
+        else:
+            mean, unknown = np.full(len(values), self.prior), near.unknown
         value = mean + (near.along * (values - mean[:, None])).sum(1)
         # A few points that happen to agree prove little.
         spread = np.maximum(values.std(1), 0.02 if values.shape[1] >= _FEW else 0.3)
         closest = np.argsort(near.distance, axis=1)[:, :_CLOSEST]
         return Interpolated(
             value,
-            spread * np.sqrt(np.clip(near.unknown, 0.0, None)),
+            spread * np.sqrt(np.clip(unknown, 0.0, None)),
             near.distance.min(1),
             np.take_along_axis(near.nearest, closest, axis=1),
         )
@@ -93,8 +100,9 @@ class KrigingField:
         to_query = np.exp(-distance / self.reach)
         solved = np.linalg.solve(alike, np.stack([to_query, np.ones_like(to_query)], axis=2))
         along, ones = solved[:, :, 0], solved[:, :, 1]
-        unknown = 1 + self.noise - (along * to_query).sum(1) + (1 - along.sum(1)) ** 2 / ones.sum(1)
-        return NearestPoints(nearest, distance, along, ones, unknown)
+        unknown = 1 + self.noise - (along * to_query).sum(1)
+        unsure_mean = (1 - along.sum(1)) ** 2 / ones.sum(1)
+        return NearestPoints(nearest, distance, along, ones, unknown, unsure_mean)
 
 
 def _tamed(values: Array) -> Array:

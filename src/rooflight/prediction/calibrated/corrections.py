@@ -1,0 +1,114 @@
+"""What somebody happened to time on a device, and how it corrects the times that are transferred to it.
+
+Points of a partial calibration say how far transferred times are off where they are: between and around them that is
+interpolated, far from all of them a transferred time stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rooflight.hardware.calibration import Calibration
+from rooflight.hardware.device import Device
+from rooflight.hardware.power import is_held_back
+from rooflight.ops.kernel_task import FAMILIES, Task, rows_of
+from rooflight.prediction.calibrated.features import features
+from rooflight.prediction.calibrated.interpolation import KrigingField
+from rooflight.step.cache_reuse import Array
+
+_REACH, _NOISE = 8.0, 0.15
+_SAME_WIDTH = {"bf16": "fp16", "fp16": "bf16"}
+_KERNELS = ("cudnn", "flash", "efficient")
+_LIKE = 0.7
+"""How much of what is off in the forward pass is taken to be off in its gradients too."""
+
+
+@dataclass(frozen=True)
+class PointsOf:
+    """A partial calibration, and the device that its points were timed on."""
+
+    calibration: Calibration
+    device: Device
+    in_steps: bool = False
+    """Were they timed in running steps? A board that its power limit holds back runs one product over and over at a
+    lower clock than the products of a step: what all of its points have in common then says nothing of a step."""
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """Of tasks, in their order."""
+
+    ratio: Array
+    """By which their transferred times are multiplied."""
+    deviation: Array
+    """Of the logarithm of that; infinite where nothing is known."""
+    distance: Array
+    """To the nearest point, in doublings of a size."""
+
+
+class Corrections:
+    def __init__(self, sources: Sequence[PointsOf], transferred: Callable[[Sequence[Task], Device], Array]) -> None:
+        """`transferred`: seconds of tasks on a device, as they are carried over to it."""
+        self.sources = tuple(sources)
+        self._transferred = transferred
+        self._fields: dict[tuple[str, str], KrigingField | None] = {}
+
+    def of(self, tasks: Sequence[Task]) -> Corrected:
+        ratio, deviation, distance = np.ones(len(tasks)), np.full(len(tasks), np.inf), np.full(len(tasks), np.inf)
+        groups: dict[tuple[str, str], list[int]] = {}
+        for place, task in enumerate(tasks):
+            groups.setdefault((task.family, task.precision), []).append(place)
+        for (family, precision), places in groups.items():
+            for like, width, part in _relatives(family, precision):
+                field = self._field(like, width)
+                if field is None:
+                    continue
+                said = field.at(features(like, width, rows_of([tasks[place] for place in places], np.float64)))
+                ratio[places] = np.exp(part * said.value)
+                if part == 1.0:
+                    deviation[places], distance[places] = said.deviation, said.distance
+                break
+        return Corrected(ratio, deviation, distance)
+
+    def knows(self, task: Task) -> bool:
+        """Did somebody time works of its family in its width?"""
+        return any(part == 1.0 and self._field(like, width) for like, width, part in _relatives(*task[:2]))
+
+    def _field(self, family: str, precision: str) -> KrigingField | None:
+        key = family, precision
+        if key not in self._fields:
+            self._fields[key] = self._made(family, precision)
+        return self._fields[key]
+
+    def _made(self, family: str, precision: str) -> KrigingField | None:
+        places, values = [], []
+        for source in self.sources:
+            groups = [row for row in source.calibration.points if (row.family, row.precision) == (family, precision)]
+            tasks = [task for group in groups for task in group.tasks()]
+            if tasks:
+                seconds = np.array([row[-3] for group in groups for row in group.rows]) * 1e-9
+                off = np.log(seconds / self._transferred(tasks, source.device))
+                if not source.in_steps and family == "gemm" and is_held_back(source.device, precision):
+                    off = off - np.median(off[seconds >= np.median(seconds)])
+                values.append(off)
+                places.append(features(family, precision, rows_of(tasks, np.float64)))
+        if not places:
+            return None
+        return KrigingField(np.concatenate(places), np.concatenate(values), _REACH, _NOISE, prior=0.0)
+
+
+def _relatives(family: str, precision: str) -> list[tuple[str, str, float]]:
+    """Families and precisions whose points say something of this one, the best first, and how much."""
+    widths = [precision, *filter(None, [_SAME_WIDTH.get(precision)])]
+    relatives = [(family, width, 1.0) for width in widths]
+    kernel = next((name for name in _KERNELS if f"attention-{name}-" in family), None)
+    if kernel is not None:
+        relatives += [(family.replace(kernel, other), width, 1.0) for other in _KERNELS for width in widths]
+    for gradient, forward in (("-dgrad", "-forward"), ("-wgrad", "-forward"), ("-backward", "-forward")):
+        like = family.replace(gradient, forward)
+        if like != family and FAMILIES.get(like) == FAMILIES[family]:
+            relatives += [(like, width, _LIKE) for width in widths]
+    return relatives
