@@ -316,13 +316,14 @@ def _published(names: tuple[str, ...]) -> tuple[CalibratedModel, str, Correction
     return model, words, Corrections(points, _transfer_to(model))
 
 
-def corrected(device: Device, calibration: Calibration, words: str) -> Predictor:
+def corrected(device: Device, calibration: Calibration, words: str, *, published: bool = True) -> Predictor:
     """By a calibration of some works only: what is far from its points is transferred, and corrected by what others
-    published where they did."""
+    published where they did, unless that is not wanted."""
     if device.kind == "cpu":
         raise BadInput(f"a calibration of some works only corrects a GPU's times, and {device.name} is a CPU")
     model, _ = _origin_model()
-    points = (PointsOf(calibration, device, in_steps=True), *_published_points(_published_names(device)))
+    others = _published_points(_published_names(device)) if published else ()
+    points = (PointsOf(calibration, device, in_steps=True), *others)
     source = f"{words}, the rest transferred from {ORIGIN}"
     return Predictor(device, "calibrated", model, source, Corrections(points, _transfer_to(model)))
 
