@@ -6,7 +6,8 @@ Two experiments, both with times that were really measured:
 
 1. Steps recorded on an H200 (`recorded:h200/...`). Of the H200 there is a full calibration, so it is set aside: the
    times to correct are those of the baseline, which knows the data sheet, tiles and waves and nothing that was timed.
-   One recorded step then corrects them, and every recorded step of another model is predicted.
+   One recorded step then corrects them, and every recorded step of another model in the same precision is predicted:
+   like steps are of networks of the same kind (convolutions, or attention).
 2. With FOLDER (NeuSight's public single ops, as for published_calibrations.py): of each GPU, the single ops nearest to
    those of one model's step stand for a profile of it, written as a table and read by `calibrate --from`; the published
    steps of all other models are predicted. The steps only judge (benchmarks/held_out.toml): none of their times is in a
@@ -85,35 +86,60 @@ def h200_recordings() -> list[str]:
     return [name for name in eager if model_of(name) != "mnist-cnn"]  # whose kernels are all at the floor
 
 
+def kind_of(name: str) -> str:
+    return "convolutions" if model_of(name) in ("resnet50", "vgg19") else "attention"
+
+
+def runs_of(names: Sequence[str]) -> Iterable[tuple[str, ...]]:
+    """Each alone, and training steps of one network of each kind together."""
+    yield from ((name,) for name in names)
+    for precision in ("fp32", "bf16"):
+        for pair in (("resnet50", "gpt2"), ("vgg19", "transformer")):
+            yield tuple(f"h200/{model}-train-{precision}" for model in pair)
+
+
+HOWS = ("sheet", "run", "full", "both")
+
+
 def recorded_experiment() -> Iterable[str]:
     device, names = find("h200"), h200_recordings()
-    calibrations = {name: calibration_from(f"recorded:{name}").calibration for name in names}
     full = predictor(device)
     yield f"{len(names)} recorded steps of {len({model_of(name) for name in names})} models; GPU time, all ops summed."
     yield ""
-    yield "| one run of | points | steps predicted | data sheet alone | with the run | full calibration |"
-    yield "|---|---|---|---|---|---|"
-    sums: dict[str, list[float]] = defaultdict(list)
-    for run in names:
-        points = (PointsOf(calibrations[run], device, in_steps=True),)
-        corrections = Corrections(points, baseline_of)
-        errors: dict[str, list[float]] = defaultdict(list)
+    each = "data sheet | with the run | full calibration | full, with the run"
+    yield f"| one run of | points | like steps | {each} | other steps | {each} |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
+    sums: dict[bool, dict[tuple[bool, str], list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
+    for runs in runs_of(names):
+        calibration = calibration_from([f"recorded:{run}" for run in runs]).calibration
+        corrections = Corrections((PointsOf(calibration, device),), baseline_of)
+        both = corrected(device, calibration, "one run", published=False)
+        kinds, models = {kind_of(run) for run in runs}, {model_of(run) for run in runs}
+        errors: dict[tuple[bool, str], list[float]] = defaultdict(list)
         for other in names:
-            if model_of(other) == model_of(run) or other.rpartition("-")[2] != run.rpartition("-")[2]:
+            if model_of(other) in models or other.rpartition("-")[2] != runs[0].rpartition("-")[2]:
                 continue
             tasks, seconds = recorded_works(other)
-            total = float(seconds.sum())
             base = baseline_of(tasks, device)
-            errors["alone"].append(float(base.sum()) / total - 1)
-            errors["run"].append(float((base * corrections.of(tasks).ratio).sum()) / total - 1)
-            errors["full"].append(float(full.task_times(tasks).warm_s.sum()) / total - 1)
-        count = sum(len(group.rows) for group in calibrations[run].points)
-        shown = [_mean(errors[how]) for how in ("alone", "run", "full")]
-        for how, values in errors.items():
-            sums[how] += values
-        yield f"| {run.removeprefix('h200/')} | {count} | {len(errors['run'])} | {' | '.join(shown)} |"
-    shown = [_mean(sums[how]) for how in ("alone", "run", "full")]
-    yield f"| **all** | | {len(sums['run'])} | {' | '.join(f'**{value}**' for value in shown)} |"
+            predicted = (
+                base, base * corrections.of(tasks).ratio, full.task_times(tasks).warm_s, both.task_times(tasks).warm_s,
+            )  # fmt: skip
+            for how, taken in zip(HOWS, predicted, strict=True):
+                errors[kind_of(other) in kinds, how].append(float(taken.sum() / seconds.sum()) - 1)
+        for key, values in errors.items():
+            sums[len(runs) == 1][key] += values
+        count = sum(len(group.rows) for group in calibration.points)
+        yield f"| {' and '.join(run.removeprefix('h200/') for run in runs)} | {count} | {_both(errors)} |"
+    yield f"| **all single runs** | | {_both(sums[True])} |"
+    yield f"| **all pairs** | | {_both(sums[False])} |"
+
+
+def _both(errors: dict[tuple[bool, str], list[float]]) -> str:
+    """Steps of models of the same kind, then of the other."""
+    cells = []
+    for like in (True, False):
+        cells += [str(len(errors[like, "run"])), *(_mean(errors[like, how]) for how in HOWS)]
+    return " | ".join(cells)
 
 
 # --- NeuSight's single ops and steps ---

@@ -62,6 +62,8 @@ class RecordedTimes:
     torch: str = ""
     """Its version; empty: the file does not tell."""
     cuda: str | None = None
+    in_steps: bool = False
+    """Were the works parts of running steps?"""
 
 
 def timed_tasks(ledger: Ledger, *, name: str) -> tuple[list[TimedTask], LeftOut]:

@@ -30,6 +30,9 @@ class TimedPoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str = ""
     """Where its times are from; empty: from the micro-benchmarks of `rooflight calibrate`. Several groups of points of
     one family may stand beside each other, each with its own."""
+    in_steps: bool = False
+    """Were they timed in running steps? A board that its power limit holds back runs one product over and over at a
+    lower clock than the products of a step: what all of its points have in common then says nothing of a step."""
 
     def tasks(self) -> list[Task]:
         return [Task(self.family, self.precision, tuple(row[:-3])) for row in self.rows]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -144,7 +144,7 @@ def _of_ledger(ledger: Ledger, name: str, *, left_out: LeftOut | None = None) ->
     torch = ledger.header.torch or ""
     what = f"{file}, {about}{f' with torch {torch}' if torch else ''}: {RUNNING}"
     header = ledger.header
-    return RecordedTimes(name, what, header.device, tuple(works), total, more, torch, header.cuda)
+    return RecordedTimes(name, what, header.device, tuple(works), total, more, torch, header.cuda, in_steps=True)
 
 
 # --- the device ---
@@ -206,9 +206,7 @@ def _checked(file: RecordedTimes | _ReadTable, device: Device) -> RecordedTimes:
     for work in bad:
         file.left_out.add(IMPOSSIBLE, work.seconds)
     works = [work for work in file.works if work not in bad]
-    return RecordedTimes(
-        file.name, file.what, file.device, tuple(works), file.total_s, file.left_out, file.torch, file.cuda
-    )
+    return replace(file, works=tuple(works))
 
 
 def _refuse_impossible(work: TimedTask, device: Device, *, end: str = "") -> None:
@@ -285,4 +283,4 @@ def _points(file: RecordedTimes) -> list[TimedPoints]:
         kernels = round(statistics.median(work.kernels for work in timed))
         row = [*task.numbers, nanoseconds, nanoseconds, kernels]
         groups.setdefault((task.family, task.precision), []).append(row)
-    return [TimedPoints(*kind, rows, file.what) for kind, rows in sorted(groups.items())]
+    return [TimedPoints(*kind, rows, file.what, file.in_steps) for kind, rows in sorted(groups.items())]

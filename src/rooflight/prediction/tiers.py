@@ -323,7 +323,7 @@ def corrected(device: Device, calibration: Calibration, words: str, *, published
         raise BadInput(f"a calibration of some works only corrects a GPU's times, and {device.name} is a CPU")
     model, _ = _origin_model()
     others = _published_points(_published_names(device)) if published else ()
-    points = (PointsOf(calibration, device, in_steps=True), *others)
+    points = (PointsOf(calibration, device), *others)
     source = f"{words}, the rest transferred from {ORIGIN}"
     return Predictor(device, "calibrated", model, source, Corrections(points, _transfer_to(model)))
 

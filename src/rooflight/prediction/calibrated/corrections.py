@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from rooflight.prediction.calibrated.interpolation import KrigingField
 from rooflight.step.cache_reuse import Array
 
 _REACH, _NOISE = 8.0, 0.15
+_FEW = 4
+"""With so many points of a family, the word of each carries half as far: the one product of a ResNet, which is thin and
+slow, says little of those of a transformer (benchmarks/one_run.py)."""
 _SAME_WIDTH = {"bf16": "fp16", "fp16": "bf16"}
 _KERNELS = ("cudnn", "flash", "efficient")
 _LIKE = 0.7
@@ -32,9 +36,6 @@ class PointsOf:
 
     calibration: Calibration
     device: Device
-    in_steps: bool = False
-    """Were they timed in running steps? A board that its power limit holds back runs one product over and over at a
-    lower clock than the products of a step: what all of its points have in common then says nothing of a step."""
 
 
 @dataclass(frozen=True)
@@ -85,19 +86,22 @@ class Corrections:
 
     def _made(self, family: str, precision: str) -> KrigingField | None:
         places, values = [], []
-        for source in self.sources:
-            groups = [row for row in source.calibration.points if (row.family, row.precision) == (family, precision)]
+        for source, in_steps in product(self.sources, (False, True)):
+            kind = family, precision, in_steps
+            groups = [row for row in source.calibration.points if (row.family, row.precision, row.in_steps) == kind]
             tasks = [task for group in groups for task in group.tasks()]
             if tasks:
                 seconds = np.array([row[-3] for group in groups for row in group.rows]) * 1e-9
                 off = np.log(seconds / self._transferred(tasks, source.device))
-                if not source.in_steps and family == "gemm" and is_held_back(source.device, precision):
+                if not in_steps and family == "gemm" and is_held_back(source.device, precision):
                     off = off - np.median(off[seconds >= np.median(seconds)])
                 values.append(off)
                 places.append(features(family, precision, rows_of(tasks, np.float64)))
         if not places:
             return None
-        return KrigingField(np.concatenate(places), np.concatenate(values), _REACH, _NOISE, prior=0.0)
+        count = sum(map(len, values))
+        reach = _REACH * count / (count + _FEW)
+        return KrigingField(np.concatenate(places), np.concatenate(values), reach, _NOISE, prior=0.0)
 
 
 def _relatives(family: str, precision: str) -> list[tuple[str, str, float]]:
