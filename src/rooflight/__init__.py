@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from rooflight.ops.kernel_task import Task
     from rooflight.ops.registry import Work, formula, task
     from rooflight.prediction.api import predict
+    from rooflight.prediction.recorded_calibration import calibration_from
     from rooflight.reporting.report.api import report
     from rooflight.study.api import study
 
 _HOMES = {
+    "calibration_from": "rooflight.prediction.recorded_calibration",
     "compare": "rooflight.analysis.comparison.api",
     "estimate": "rooflight.estimation.api",
     "formula": "rooflight.ops.registry",
@@ -61,6 +63,7 @@ __all__ = [
     "Task",
     "Work",
     "__version__",
+    "calibration_from",
     "compare",
     "estimate",
     "formula",

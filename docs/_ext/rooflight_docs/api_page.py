@@ -16,7 +16,7 @@ from rooflight_docs.documented import fields, methods, returned, signature
 from rooflight_docs.markdown import cell, code, table
 
 GROUPS = {
-    "Cost, measure, predict": ("estimate", "measure", "predict", "compare", "study", "report"),
+    "Cost, measure, predict": ("estimate", "measure", "predict", "calibration_from", "compare", "study", "report"),
     "Files": ("load", "save", "join"),
     "Regions of a program": ("region", "regions", "regions_ledger", "save_regions", "Region"),
     "Rows": ("Ledger", "Op"),

@@ -28,8 +28,11 @@ class TimedTask:
     """One work and how long it took, once."""
 
     task: Task
+    """The work."""
     seconds: float
+    """Of its kernels."""
     kernels: int
+    """How many."""
     place: str
     """Where it stands, for messages: `run.csv, line 7`."""
 
@@ -39,8 +42,10 @@ class LeftOut:
     """What gives no point, and why: ops, and seconds of the GPU."""
 
     reasons: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By reason: how many, and their seconds."""
 
     def add(self, reason: str, seconds: float, count: int = 1) -> None:
+        """So many more of a reason."""
         ops, before = self.reasons.get(reason, (0, 0.0))
         self.reasons[reason] = (ops + count, before + seconds)
 
@@ -56,12 +61,15 @@ class RecordedTimes:
     device: str | None
     """As its driver names it; `None`: the file does not tell."""
     works: tuple[TimedTask, ...]
+    """What was timed, each as often as it ran."""
     total_s: float
     """Of the GPU, with what is left out."""
     left_out: LeftOut
+    """What gives no point."""
     torch: str = ""
     """Its version; empty: the file does not tell."""
     cuda: str | None = None
+    """The same of CUDA."""
     in_steps: bool = False
     """Were the works parts of running steps?"""
 

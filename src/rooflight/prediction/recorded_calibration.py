@@ -42,11 +42,15 @@ class RecordedCalibration:
     """A partial calibration, and how it came about."""
 
     calibration: Calibration
+    """What `rooflight.predict(calibration=...)` takes."""
     device: Device
+    """The GPU that it is of."""
     files: tuple[RecordedTimes, ...]
+    """What was read, file by file: the works, and what is left out."""
 
     @property
     def points(self) -> int:
+        """How many different works were timed."""
         return sum(len(group.rows) for group in self.calibration.points)
 
     @property
@@ -74,7 +78,7 @@ def calibration_from(
     """
     paths = [files] if isinstance(files, (str, Path)) else list(files)
     if not paths:
-        raise BadInput("--from needs a file: a trace of PyTorch's profiler, a measured ledger or a table of times")
+        raise BadInput("no file is given: give a trace of PyTorch's profiler, a measured ledger or a table of times")
     given = None if on is None else on if isinstance(on, Device) else find(on)
     read = [_read(path) for path in paths]
     device = _one_device(read, given)
@@ -172,7 +176,7 @@ def _one_device(files: Sequence[RecordedTimes | _ReadTable], given: Device | Non
         place, name = unknown[0]
         raise BadInput(f"{place} is of {name!r}, which is not in the database: say --on, a device or a .toml file")
     if not devices:
-        raise BadInput(f"{files[0].name} does not name its device: say --on, as --on rtx-4090")
+        raise BadInput(f"{files[0].name} does not name its device: say --on, as --on=rtx-4090")
     device = given or next(device for _, device in devices.values())
     if device.kind != "gpu":
         raise BadInput(f"{device.name} is no GPU: calibrate a CPU on itself, with `rooflight calibrate --on cpu`")
