@@ -108,11 +108,9 @@ def _lines(made: RecordedCalibration, path: Path, *, given: Path | None) -> list
         lines.append(f"  {family:{width}}  {precision:4}  {counted:>12}  {formatting.percent(part):>6} of the time")
     lines += [f"left out, {formatting.percent(part)} of the time: {reason}" for reason, _, part in _left_out(made)]
     use = StepSpec(model="resnet50").command("predict", on=made.device.name, calibration=given)
-    lines += [
-        "times are those of a running model: warm and cold inputs are not told apart",
-        f"wrote {path}; use it with: {use}",
-    ]
-    return lines
+    if any(file.in_steps for file in made.files):
+        lines.append("times are those of a running model: warm and cold inputs are not told apart")
+    return [*lines, f"wrote {path}; use it with: {use}"]
 
 
 def _document(made: RecordedCalibration, path: Path) -> dict[str, Any]:

@@ -323,9 +323,9 @@ def corrected(device: Device, calibration: Calibration, words: str, *, published
         raise BadInput(f"a calibration of some works only corrects a GPU's times, and {device.name} is a CPU")
     model, _ = _origin_model()
     others = _published_points(_published_names(device)) if published else ()
-    points = (PointsOf(calibration, device), *others)
-    source = f"{words}, the rest transferred from {ORIGIN}"
-    return Predictor(device, "calibrated", model, source, Corrections(points, _transfer_to(model)))
+    before = Corrections(others, _transfer_to(model)) if others else None
+    corrections = Corrections((PointsOf(calibration, device),), _transfer_to(model), before)
+    return Predictor(device, "calibrated", model, f"{words}, the rest transferred from {ORIGIN}", corrections)
 
 
 def _sources(calibration: Calibration) -> set[str]:

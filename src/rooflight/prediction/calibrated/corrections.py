@@ -51,10 +51,17 @@ class Corrected:
 
 
 class Corrections:
-    def __init__(self, sources: Sequence[PointsOf], transferred: Callable[[Sequence[Task], Device], Array]) -> None:
-        """`transferred`: seconds of tasks on a device, as they are carried over to it."""
+    def __init__(
+        self,
+        sources: Sequence[PointsOf],
+        transferred: Callable[[Sequence[Task], Device], Array],
+        before: Corrections | None = None,
+    ) -> None:
+        """`transferred`: seconds of tasks on a device, as they are carried over to it. `before`: what others say, and
+        corrects first: where they differ, the word of these sources counts."""
         self.sources = tuple(sources)
         self._transferred = transferred
+        self._before = before
         self._fields: dict[tuple[str, str], KrigingField | None] = {}
 
     def of(self, tasks: Sequence[Task]) -> Corrected:
@@ -72,11 +79,17 @@ class Corrections:
                 if part == 1.0:
                     deviation[places], distance[places] = said.deviation, said.distance
                 break
-        return Corrected(ratio, deviation, distance)
+        if self._before is None:
+            return Corrected(ratio, deviation, distance)
+        first = self._before.of(tasks)
+        return Corrected(
+            ratio * first.ratio, np.minimum(deviation, first.deviation), np.minimum(distance, first.distance)
+        )
 
     def knows(self, task: Task) -> bool:
         """Did somebody time works of its family in its width?"""
-        return any(part == 1.0 and self._field(like, width) for like, width, part in _relatives(*task[:2]))
+        own = any(part == 1.0 and self._field(like, width) for like, width, part in _relatives(*task[:2]))
+        return own or (self._before is not None and self._before.knows(task))
 
     def _field(self, family: str, precision: str) -> KrigingField | None:
         key = family, precision
@@ -92,7 +105,8 @@ class Corrections:
             tasks = [task for group in groups for task in group.tasks()]
             if tasks:
                 seconds = np.array([row[-3] for group in groups for row in group.rows]) * 1e-9
-                off = np.log(seconds / self._transferred(tasks, source.device))
+                first = 1.0 if self._before is None else self._before.of(tasks).ratio
+                off = np.log(seconds / (first * self._transferred(tasks, source.device)))
                 if not in_steps and family == "gemm" and is_held_back(source.device, precision):
                     off = off - np.median(off[seconds >= np.median(seconds)])
                 values.append(off)
