@@ -33,8 +33,8 @@ PAGE = ROOT / "docs" / "predicting-published.md"
 METHOD = (
     "Predicted by the transferred tier: the H200's calibration (torch 2.11), each task scaled by what tiles, waves and "
     "bandwidth say of the two devices; the time is that of the device with its gaps. Nothing is fitted to these rows. The "
-    "figures of the P4, MI100, MI210 and MI250 are "
-    "those of NeuSight's own device files (`benchmarks/published_devices`), the others rooflight's."
+    "figures of the MI250 are "
+    "those of NeuSight's own device file (`benchmarks/published_devices`), the others rooflight's."
 )
 SHORT = {
     "bert_large": "BERT-Large", "gpt2_large": "GPT2-Large", "gpt3_xl": "GPT3-XL", "gpt3_27": "GPT3-2.7B",

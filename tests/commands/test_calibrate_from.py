@@ -117,7 +117,7 @@ def test_devices_must_agree(rooflight, tmp_path, table):
     code, _, err = rooflight("calibrate", "--from", table, "-o", tmp_path / "x.json")
     assert code == 2 and f"{table} does not name its device: say --on" in err
     code, _, err = rooflight("calibrate", "--from", table, "--on", "xeon-8480", "-o", tmp_path / "x.json")
-    assert code == 2 and "is no GPU" in err
+    assert code == 2 and "is no GPU of NVIDIA or AMD" in err
 
 
 def test_a_gpu_that_is_not_in_the_database_needs_a_name(rooflight, tmp_path):

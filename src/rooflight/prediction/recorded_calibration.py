@@ -178,8 +178,11 @@ def _one_device(files: Sequence[RecordedTimes | _ReadTable], given: Device | Non
     if not devices:
         raise BadInput(f"{files[0].name} does not name its device: say --on, as --on=rtx-4090")
     device = given or next(device for _, device in devices.values())
-    if device.kind != "gpu":
-        raise BadInput(f"{device.name} is no GPU: calibrate a CPU on itself, with `rooflight calibrate --on cpu`")
+    if not device.is_cuda:
+        raise BadInput(
+            f"{device.name} is no GPU of NVIDIA or AMD, and only to those times can be transferred: a CPU is calibrated "
+            "on itself, by `rooflight calibrate --on cpu`"
+        )
     return device
 
 

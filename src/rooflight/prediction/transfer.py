@@ -114,7 +114,7 @@ def _blocks(family: str, numbers: Array, nbytes: Array) -> Array:
         split = np.where(c["length_q"] == 1, np.clip(c["length_kv"] / 512, 1, 64), 1.0) if "length_q" in c else 1.0
         return np.ceil(c.get("length_q", np.ones(len(numbers))) / _TILE) * c["batch"] * c["heads"] * split
     else:
-        return nbytes / _BLOCK_BYTES
+        return np.minimum(c.get("rows", np.inf), nbytes / _BLOCK_BYTES)
     return np.ceil(rows / _TILE) * np.ceil(cols / _TILE) * count * np.clip(depth / 512, 1, 64)
 
 
@@ -149,7 +149,7 @@ def transferred(tasks: Sequence[Task], times: TaskTimes, *, origin: Device, targ
             seconds[places] = slower * launches + _together(faster * wanted, grows * beyond, power)
             # A kernel shorter than a launch was taken to be is no longer elsewhere because of that.
             seconds[places] *= np.minimum(1.0, measured[places] / launches)
-    return warm_s, cold_s
+    return warm_s, np.maximum(warm_s, cold_s)
 
 
 def _together(first: Array, second: Array, power: float) -> Array:

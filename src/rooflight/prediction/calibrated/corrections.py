@@ -6,6 +6,7 @@ interpolated, far from all of them a transferred time stays what it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -21,9 +22,9 @@ from rooflight.prediction.calibrated.interpolation import KrigingField
 from rooflight.step.cache_reuse import Array
 
 _REACH, _NOISE = 8.0, 0.15
-_FEW = 4
-"""With so many points of a family, the word of each carries half as far: the one product of a ResNet, which is thin and
-slow, says little of those of a transformer (benchmarks/one_run.py)."""
+_FEW = 4.0
+"""The word of points carries less far where a family has no more than so many: the one product of a ResNet, which is
+thin and slow, says little of those of a transformer (benchmarks/one_run.py)."""
 _SAME_WIDTH = {"bf16": "fp16", "fp16": "bf16"}
 _KERNELS = ("cudnn", "flash", "efficient")
 _LIKE = 0.7
@@ -113,8 +114,7 @@ class Corrections:
                 places.append(features(family, precision, rows_of(tasks, np.float64)))
         if not places:
             return None
-        count = sum(map(len, values))
-        reach = _REACH * count / (count + _FEW)
+        reach = _REACH * -math.expm1(-sum(map(len, values)) / _FEW)
         return KrigingField(np.concatenate(places), np.concatenate(values), reach, _NOISE, prior=0.0)
 
 
