@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from predict_published import SHORT, STEPS, _device
 from published_calibrations import Timed, neusight
@@ -181,7 +182,10 @@ def calibration_of(rows: Sequence[Timed], device: Device) -> Calibration:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.csv"
         as_table(rows, path)
-        return calibration_from(path, on=device).calibration
+        made = calibration_from(path, on=device).calibration
+    # They were timed one by one, over and over, which a power limit may hold back.
+    alone = tuple(msgspec.structs.replace(group, in_steps=False) for group in made.points)
+    return msgspec.structs.replace(made, points=alone)
 
 
 def step_seconds(ledger: Ledger, by: Predictor) -> float:

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from rooflight.files import load, save
 from rooflight.hardware.calibration import Calibration, own_path, read, shipped
+from rooflight.hardware.devices import find
 from rooflight.hardware.recorded_tables import encode
+from rooflight.ops.kernel_task import Task
+from rooflight.prediction.possible_times import least_time
+from rooflight.prediction.resolve_devices import predictor_of
 from tests.fixtures.paths import DATA
 from tests.test_fuzz_readers import damaged, exit_code, mangled, seeded, unpacked
 
@@ -145,6 +149,38 @@ def test_single_impossible_times_of_a_recording_are_left_out_and_counted(rooflig
     assert code == 0 and row["count"] == 1 and row["reason"] == "times below what the device can do"
 
 
+def seconds_of(task: Task, path: Path | None, device: str) -> float:
+    given = None if path is None else read(path)
+    predictor, _ = predictor_of(find(device), None, given)
+    return float(predictor.task_times([task]).warm_s[0])
+
+
+@pytest.mark.parametrize("device", ["v100-pcie-32", "rtx-4070"])
+def test_predictions_go_by_ones_own_times_first(rooflight, tmp_path, device):
+    """With and without single ops that others published of the GPU: a work that was timed takes what it took."""
+    path, table = tmp_path / "mine.json", tmp_path / "run.csv"
+    tasks = [Task.of("gemm", "fp32", m=size, n=4096, k=1024, b_transposed=1) for size in (512, 1024, 2048, 4096, 8192)]
+    before = [seconds_of(task, None, device) for task in tasks]
+    rows = (f"gemm,{t.numbers[1]},4096,1024,1,fp32,{3e6 * spent:.3f}" for t, spent in zip(tasks, before, strict=True))
+    table.write_text("op,m,n,k,b_transposed,dtype,time_us\n" + "\n".join(rows) + "\n")
+    assert rooflight("calibrate", "--from", table, "--on", device, "-o", path)[0] == 0
+    for task, spent in zip(tasks, before, strict=True):
+        assert seconds_of(task, path, device) == pytest.approx(3 * spent, rel=0.15)
+    # What has nothing to do with it stays as it was, and so does what is far away.
+    other = Task("softmax-forward", "fp32", (4096, 1024))
+    assert seconds_of(other, path, device) == pytest.approx(seconds_of(other, None, device))
+
+
+def test_one_thin_product_says_little_of_large_ones(rooflight, tmp_path):
+    """As the last layer of a ResNet, which took four times as long as its like on the H200."""
+    thin, large = Task.of("gemm", "fp32", m=16, n=1000, k=2048), Task.of("gemm", "fp32", m=4096, n=4096, k=1024)
+    path, table = tmp_path / "mine.json", tmp_path / "run.csv"
+    table.write_text(f"op,m,n,k,dtype,time_us\ngemm,16,1000,2048,fp32,{4e6 * seconds_of(thin, None, 'rtx-4070'):.3f}\n")
+    assert rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", path)[0] == 0
+    assert seconds_of(thin, path, "rtx-4070") > 3 * seconds_of(thin, None, "rtx-4070")
+    assert seconds_of(large, path, "rtx-4070") < 1.1 * seconds_of(large, None, "rtx-4070")
+
+
 REFUSED = {
     "calibrate --from {table} --on cuda": "--on cuda says where to run",
     "calibrate --from {table} --on v100 --as v100": "--from runs nothing",
@@ -215,9 +251,6 @@ def test_no_file_makes_it_fail_as_if_it_were_its_own_fault(kind, tmp_path, monke
 
 def test_no_shipped_point_of_the_h200_is_below_what_it_can_do():
     """The least times are honest: 60,000 micro-benchmarks of the device itself never beat them."""
-    from rooflight.hardware.devices import find
-    from rooflight.prediction.possible_times import least_time
-
     calibration, device = shipped("h200"), find("h200")
     assert isinstance(calibration, Calibration)
     for group in calibration.points:

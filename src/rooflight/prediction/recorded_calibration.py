@@ -180,8 +180,8 @@ def _one_device(files: Sequence[RecordedTimes | _ReadTable], given: Device | Non
     device = given or next(device for _, device in devices.values())
     if not device.is_cuda:
         raise BadInput(
-            f"{device.name} is no GPU of NVIDIA or AMD, and only to those times can be transferred: a CPU is calibrated "
-            "on itself, by `rooflight calibrate --on cpu`"
+            f"{device.name} is no GPU of NVIDIA or AMD, and times are transferred to no others: a CPU is calibrated on "
+            "itself, by `rooflight calibrate --on cpu`"
         )
     return device
 
@@ -280,7 +280,8 @@ def _calibration(files: Sequence[RecordedTimes], device: Device) -> Calibration:
 
 
 def _points(file: RecordedTimes) -> list[TimedPoints]:
-    """One row a work: the median of its times, warm and cold alike."""
+    """One row a work: the median of its times, warm and cold alike. Times of a table are taken to be those of a run,
+    too: that is what people have."""
     works: dict[Task, list[TimedTask]] = {}
     for work in file.works:
         works.setdefault(work.task, []).append(work)
@@ -290,4 +291,4 @@ def _points(file: RecordedTimes) -> list[TimedPoints]:
         kernels = round(statistics.median(work.kernels for work in timed))
         row = [*task.numbers, nanoseconds, nanoseconds, kernels]
         groups.setdefault((task.family, task.precision), []).append(row)
-    return [TimedPoints(*kind, rows, file.what, file.in_steps) for kind, rows in sorted(groups.items())]
+    return [TimedPoints(*kind, rows, file.what, in_steps=True) for kind, rows in sorted(groups.items())]
