@@ -1,8 +1,6 @@
-"""Predicts the steps of tests/data/published_steps.json and writes docs/predicting-published.md.
+"""docs/predicting-published.md: NeuSight's steps predicted, beside NeuSight. Written by `accuracy.py --pages`.
 
-usage: predict_published.py [-o PAGE]     (needs no GPU; about a minute)
-
-`predicted_seconds` is the one place that turns a traced step and a device into a time.
+usage: predict_published.py [-o PAGE]     (needs no GPU; the first time about a minute, for the traces)
 """
 
 from __future__ import annotations
@@ -13,52 +11,28 @@ import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from published_steps import ROOT, traced
+from accuracy import Outcome as Prediction
+from accuracy import errors
+from judged_steps import NEUSIGHT, ROOT, device_named, device_reported, neusight
 
 from rooflight.hardware.device import Device
-from rooflight.hardware.devices import find, recognise_name
-from rooflight.ledger import Ledger
-from rooflight.prediction.device_run import device_runs, gap_of
-from rooflight.prediction.tiers import predictor
-from rooflight.step.costed_step import PreparedTrace
 
-STEPS = ROOT / "tests" / "data" / "published_steps.json"
 OPS = ROOT / "tests" / "data" / "published_ops.json"
-OWN_DEVICES = Path(__file__).parent / "published_devices"
 PAGE = ROOT / "docs" / "predicting-published.md"
 METHOD = (
-    "Predicted by the transferred tier: the H200's calibration (torch 2.11), each task scaled by what tiles, waves and "
-    "bandwidth say of the two devices; the time is that of the device with its gaps. Nothing is fitted to these rows. The "
-    "figures of the MI250 are "
-    "those of NeuSight's own device file (`benchmarks/published_devices`), the others rooflight's."
+    "Each device is predicted by the tier that `rooflight predict` takes for it; transferred: the H200's calibration "
+    "(torch 2.11), each task scaled to the device. The time is that of the device with its gaps. Nothing is fitted to "
+    "these rows. The figures of the MI250 are "
+    "those of NeuSight's own device file (`benchmarks/published_devices`), the others rooflight's. Other steps that "
+    "were published, and other tiers: [accuracy.md](accuracy.md)."
 )
 SHORT = {
     "bert_large": "BERT-Large", "gpt2_large": "GPT2-Large", "gpt3_xl": "GPT3-XL", "gpt3_27": "GPT3-2.7B",
     "opt_13": "OPT-1.3B", "switchxl4": "Switch-XL-4", "switch4": "Switch-4",
 }  # fmt: skip
-
-
-# --- the seam ---
-
-
-def predicted_seconds(ledger: Ledger, device_name: str, mode: str) -> float:
-    """Time of the step on the device. `mode` is the step's kind, `infer` or `train`."""
-    device = _device(device_name)
-    assert device is not None
-    step = PreparedTrace(ledger, None).at(None)
-    (cell,) = device_runs(step, [predictor(device)])
-    return cell.gpu_s + gap_of(cell.predictor, graphs=False) * float(cell.times.kernels.sum())
-
-
-@cache
-def _device(name: str) -> Device | None:
-    """The device that torch calls so; where rooflight has none, the one described beside this file."""
-    own = OWN_DEVICES / f"{name.replace(' ', '_')}.toml"
-    return recognise_name(name) or (find(str(own)) if own.is_file() else None)
 
 
 # --- the rows ---
@@ -69,11 +43,23 @@ class Outcome:
     """One published step beside its prediction."""
 
     row: dict[str, Any]
-    predicted_s: float
+    prediction: Prediction
+
+    @property
+    def predicted_s(self) -> float:
+        return self.prediction.predicted_s
+
+    @property
+    def tier(self) -> str:
+        return self.prediction.tier
 
     @property
     def error(self) -> float:
         return relative(self.predicted_s, self.row)
+
+    @property
+    def inside(self) -> bool:
+        return self.prediction.inside
 
     def theirs(self, tool: str) -> float | None:
         value = self.row["theirs_s"].get(tool)
@@ -87,6 +73,11 @@ def relative(predicted_s: float, row: dict[str, Any]) -> float:
 
 def outcomes(data: dict[str, Any]) -> tuple[list[Outcome], list[tuple[dict[str, Any], str]]]:
     """The rows that can be predicted, and the others with the reason why not."""
+    predicted, missing = errors(list(neusight()), make=True)
+    assert not missing, missing
+    by_row = {
+        _key(one.step.device, one.step.model, one.step.step, one.step.batch, one.step.size): one for one in predicted
+    }
     done, left = [], []
     for row in sorted(
         data["rows"], key=lambda row: (_order(row["device"]), row["step"], _model_order(row), row["batch"])
@@ -97,13 +88,22 @@ def outcomes(data: dict[str, Any]) -> tuple[list[Outcome], list[tuple[dict[str, 
             left.append((row, known["why_not"]))
         elif row["timed"] not in ("infer", "train"):
             left.append((row, {"compile": "compiled", "parallel": "on four GPUs"}[row["timed"]]))
-        elif _device(row["device"]) is None:
+        elif device_reported(row["device"]) is None:
             left.append((row, "no such device here"))
         else:
-            settings = tuple(known["set"].items())
-            ledger = traced(known["spec"], settings, row["batch"], row["seq"], row["step"])
-            done.append(Outcome(row, predicted_seconds(ledger, row["device"], row["step"])))
+            key = _key(device_reported(row["device"]), row["model"], row["step"], row["batch"], row["seq"])
+            done.append(Outcome(row, by_row[key]))
     return done, left
+
+
+def _key(*parts: Any) -> tuple[Any, ...]:
+    return parts
+
+
+def _device(name: str) -> Device | None:
+    """The device that torch calls so; where rooflight has none, the one described beside this file."""
+    known = device_reported(name)
+    return None if known is None else device_named(known)
 
 
 def _order(device: str) -> tuple[int, str]:
@@ -122,7 +122,7 @@ def page(
     data: dict[str, Any], ops: list[dict[str, Any]], done: list[Outcome], left: list[tuple[dict[str, Any], str]]
 ) -> str:
     sections = [
-        "<!-- Made by `python benchmarks/predict_published.py`. Do not edit: run it again. -->\n"
+        "<!-- Made by `python benchmarks/accuracy.py --pages`. Do not edit: run it again. -->\n"
         "# Published times, predicted",
         f"{len(done)} steps of transformers on {len({o.row['device'] for o in done})} GPUs that other people timed: "
         f"the labels of [NeuSight]({data['from']}) (ASPLOS 2025, commit `{data['commit'][:12]}`), fp32 with TF32 off, "
@@ -131,7 +131,8 @@ def page(
         "## What the times are",
         *(f"- **{name}**: {text}." for name, text in data["timed"].items() if name in ("infer", "train")),
         "## Errors",
-        "Of the absolute relative error: mean, median, 90th percentile, greatest. Beside it NeuSight's own predictions "
+        "Of the absolute relative error: mean, median, 90th percentile, greatest; in 90%: the part of the rows inside their 90% "
+        "interval. Beside it NeuSight's own predictions "
         "and the plain roofline of its authors, both from their repository and on the same rows. NeuSight learned from "
         "the P4, P100, V100, T4 and A100 40 GB; the H100, the L4 and the A100 80 GB were new to it; for AMD "
         "it has a model of its own, and their roofline has no rows.",
@@ -154,8 +155,9 @@ def page(
 
 def summary(done: list[Outcome]) -> str:
     lines = [
-        "| device | step | rows | mean | median | p90 | max | signed mean | NeuSight: mean | max | their roofline: mean |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| device | step | tier | rows | mean | median | p90 | max | signed mean | in 90% | NeuSight: mean | max | "
+        "their roofline: mean |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in done:
@@ -165,12 +167,12 @@ def summary(done: list[Outcome]) -> str:
         if of_step:
             groups[f"all {len({o.row['device'] for o in of_step})} devices", step] = of_step
     for (device, step), rows in groups.items():
-        errors = [abs(row.error) for row in rows]
+        absolute = [abs(row.error) for row in rows]
         theirs = [abs(e) for row in rows if (e := row.theirs("neusight")) is not None]
         roofline = [abs(e) for row in rows if (e := row.theirs("roofline")) is not None]
         cells = [
-            device, step, str(len(rows)), *_statistics(errors),
-            signed(statistics.fmean(row.error for row in rows)),
+            device, step, ", ".join(sorted({row.tier for row in rows})), str(len(rows)), *_statistics(absolute),
+            signed(statistics.fmean(row.error for row in rows)), f"{statistics.fmean(row.inside for row in rows):.0%}",
             *_of(theirs, statistics.fmean, max), *_of(roofline, statistics.fmean),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
@@ -259,14 +261,19 @@ def signed(value: float) -> str:
     return f"{100 * value:+.1f}%".replace("-", "−")
 
 
+def write(path: Path = PAGE) -> str:
+    """The page; returns its summary."""
+    data, ops = json.loads(NEUSIGHT.read_text()), json.loads(OPS.read_text())["rows"]
+    done, left = outcomes(data)
+    path.write_text(page(data, ops, done, left))
+    print(f"wrote {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
+    return summary(done)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
-    given = parser.parse_args()
-    data, ops = json.loads(STEPS.read_text()), json.loads(OPS.read_text())["rows"]
-    done, left = outcomes(data)
-    given.output.write_text(page(data, ops, done, left))
-    print(summary(done))
+    print(write(parser.parse_args().output))
 
 
 if __name__ == "__main__":

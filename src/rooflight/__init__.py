@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rooflight.measurement.regions import Region, region, regions, regions_ledger, save_regions
     from rooflight.ops.kernel_task import Task
     from rooflight.ops.registry import Work, formula, task
+    from rooflight.prediction.accuracy import accuracy
     from rooflight.prediction.api import predict
     from rooflight.prediction.recorded_calibration import calibration_from
     from rooflight.reporting.report.api import report
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "calibration_from": "rooflight.prediction.recorded_calibration",
+    "accuracy": "rooflight.prediction.accuracy",
     "compare": "rooflight.analysis.comparison.api",
     "estimate": "rooflight.estimation.api",
     "formula": "rooflight.ops.registry",
@@ -63,6 +65,7 @@ __all__ = [
     "Task",
     "Work",
     "__version__",
+    "accuracy",
     "calibration_from",
     "compare",
     "estimate",

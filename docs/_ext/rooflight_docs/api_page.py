@@ -16,7 +16,8 @@ from rooflight_docs.documented import fields, methods, returned, signature
 from rooflight_docs.markdown import cell, code, table
 
 GROUPS = {
-    "Cost, measure, predict": ("estimate", "measure", "predict", "calibration_from", "compare", "study", "report"),
+    "Cost, measure, predict": ("estimate", "measure", "predict", "accuracy", "compare", "study", "report"),
+    "Calibrations": ("calibration_from",),
     "Files": ("load", "save", "join"),
     "Regions of a program": ("region", "regions", "regions_ledger", "save_regions", "Region"),
     "Rows": ("Ledger", "Op"),

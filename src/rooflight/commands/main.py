@@ -22,6 +22,7 @@ VERBS = {
     "measure": "what the hardware does, per operation: counters, time and memory",
     "run": "measure the regions of a script",
     "predict": "time and memory of a step on any device, or on many, without running it",
+    "accuracy": "how far predictions are from steps that were timed, by device, model and step",
     "calibrate": "time this device with micro-benchmarks, for calibrated predictions",
     "compare": "two ledgers side by side: estimate and measurement, eager and compiled, two devices",
     "study": "a grid of models, batches, precisions and devices, here or on a cluster",

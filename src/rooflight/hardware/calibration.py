@@ -19,6 +19,7 @@ from rooflight.ops.kernel_task import FAMILIES, Task
 
 FORMAT_VERSION = 1
 COMES_ALONG = "comes with rooflight"
+"""Where a calibration is from that is not the user's own."""
 
 
 class TimedPoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from rooflight import formatting, metrics
+from rooflight.hardware.calibration import COMES_ALONG
 from rooflight.hardware.device import Device
+from rooflight.prediction.checked_steps import checked_on
 from rooflight.prediction.clocks import step_seconds
 from rooflight.prediction.cluster.step import TimedStep
 from rooflight.prediction.least_times import Limits, limits_of
@@ -21,7 +23,7 @@ from rooflight.step.cache_reuse import Array
 from rooflight.step.costed_step import Step, ledger_of
 from rooflight.step.host_calls import PHASES, host_seconds
 
-_HOST_DEVIATION = 0.25
+HOST_DEVIATION = 0.25
 """One standard deviation of the host's time: two runs of one script on two machines of the same kind differed by 21% in
 the mean."""
 _COSTLIEST = 10
@@ -53,7 +55,7 @@ class DeviceRun:
 
     def prediction(self) -> Prediction:
         gpu_s, wall_s = self.gpu_s, self.wall_s
-        host_deviation = _HOST_DEVIATION * self.host_s if self.host_s >= gpu_s else 0.0
+        host_deviation = HOST_DEVIATION * self.host_s if self.host_s >= gpu_s else 0.0
         deviation = max(host_deviation, self.times.deviation_s * min(1.0, gpu_s / wall_s if wall_s else 1.0))
         floor_s = float(self.times.floor_s.sum())
         return _prediction(
@@ -72,8 +74,11 @@ class DeviceRun:
         )
 
 
-def _prediction(step: Step, device: Device, seconds: Array, time_s: float, **of_tier: Any) -> Prediction:
+def _prediction(
+    step: Step, device: Device, seconds: Array, time_s: float, *, tier: str, source: str, **of_tier: Any
+) -> Prediction:
     """What the seconds of its ops tell of a step, whoever found them. `of_tier`: what only the tier knows."""
+    own = tier in ("calibrated", "transferred") and COMES_ALONG not in source
     limits, demands, kinds = limits_of(step, device), step.demands, step.kind_of
     gpu_s = float(seconds.sum())
     # An op of which nothing is known lies under neither roof.
@@ -86,6 +91,9 @@ def _prediction(step: Step, device: Device, seconds: Array, time_s: float, **of_
     by_phase = np.bincount(step.phase_of, seconds, len(PHASES)).tolist()
     return Prediction(
         device=device.name,
+        tier=tier,
+        source=source,
+        checked=checked_on(device.name, tier, step.ledger.header.step, kind=device.kind, own_calibration=own),
         batch=step.batch,
         time_s=time_s,
         throughput=throughput,

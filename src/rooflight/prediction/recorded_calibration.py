@@ -26,6 +26,7 @@ from rooflight.hardware.recorded_tables import encode
 from rooflight.ledger import Ledger
 from rooflight.ops.kernel_task import Task
 from rooflight.prediction.possible_times import ALLOWANCE, LeastTime, least_time
+from rooflight.prediction.resolve_devices import device_of
 
 IMPOSSIBLE = "times below what the device can do"
 _MOST_IMPOSSIBLE = 0.1
@@ -79,7 +80,7 @@ def calibration_from(
     paths = [files] if isinstance(files, (str, Path)) else list(files)
     if not paths:
         raise BadInput("no file is given: give a trace of PyTorch's profiler, a measured ledger or a table of times")
-    given = None if on is None else on if isinstance(on, Device) else find(on)
+    given = None if on is None else on if isinstance(on, Device) else device_of(on)
     read = [_read(path) for path in paths]
     device = _one_device(read, given)
     done = tuple(_checked(file, device) for file in read)

@@ -13,9 +13,10 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Header
 from rooflight.memory.result import Memory
 from rooflight.metrics import Bound, Fit
+from rooflight.prediction.checked_steps import Checked
 from rooflight.prediction.resolve_devices import device_of
 
-_NINETY = 1.645
+NINETY = 1.645
 """Standard deviations to either side that hold 90% of a normal error."""
 _NAMED = 6
 """Of so many predictions it is said that they are there."""
@@ -33,7 +34,7 @@ class Interval(msgspec.Struct, frozen=True):
     def around(cls, value: float, deviation: float, *, least: float = 0.0) -> Interval:
         """Of an error with this standard deviation, as likely half as twice; but for what is below the `least` that
         physics allows."""
-        times = math.exp(_NINETY * deviation / value) if value > 0 else 1.0
+        times = math.exp(NINETY * deviation / value) if value > 0 else 1.0
         return cls(max(least, value / times), value * times)
 
 
@@ -226,6 +227,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """`calibrated`, `published`, `transferred` or `spec`."""
     source: str
     """Which calibration, or which constant."""
+    checked: Checked | None = None
+    """How far such predictions were from steps that were timed on the device; `None`: an earlier version, which did
+    not say."""
     batch: int | None
     """Samples of one step; `None`: not known."""
     time_s: float

@@ -8,15 +8,17 @@ from typing import Any
 from rooflight.analysis.comparison.sides import Comparison
 from rooflight.errors import RooflightError
 from rooflight.ledger import QUANTITIES, Ledger
+from rooflight.prediction.accuracy import Accuracy
 from rooflight.prediction.result import Predictions
 from rooflight.reporting.charts.pictures import mimebundle
 from rooflight.reporting.charts.roofline import roofline_of as roofline
 from rooflight.reporting.document import Document
-from rooflight.reporting.sections import ledger_documents, predict_document, study_tables
+from rooflight.reporting.sections import accuracy_document, ledger_documents, predict_document, study_tables
 from rooflight.reporting.sections.compare_tables import COMPARED, compare_document
 from rooflight.reporting.sections.ledger_data import op_fields
 from rooflight.reporting.sections.predict_tables import csv_table
 from rooflight.reporting.sections.study_document import study_document
+from rooflight.reporting.table import Table
 from rooflight.reporting.writers.markdown import document_markdown
 from rooflight.reporting.writers.notebook import document_notebook, ledger_notebook
 from rooflight.study.api import Study
@@ -33,6 +35,8 @@ def document(result: object) -> Document:
             return result
         case Predictions():
             return predict_document.predict_document(result)
+        case Accuracy():
+            return accuracy_document.accuracy_document(result)
         case Comparison():
             return compare_document(result, depth=2)
         case Study():
@@ -46,6 +50,8 @@ def text(result: object) -> str:
             return ledger_documents.describe(result)
         case Predictions():
             return predict_document.describe(result)
+        case Accuracy():
+            return accuracy_document.describe(result)
         case Comparison():
             return "\n".join(compare_document(result, depth=0).lines)
         case Study():
@@ -69,7 +75,9 @@ def frame(result: object, *which: Any) -> Any:
         case Comparison():
             return _comparison_frame(result, *which)
         case Predictions():
-            return _predictions_frame(result)
+            return _table_frame(csv_table(result))
+        case Accuracy():
+            return _table_frame(accuracy_document.raw_table(result))
         case Study():
             return _pandas().DataFrame(study_tables.records(result.rows))
     raise TypeError(f"nothing is known of a {type(result).__name__} as a data frame")
@@ -83,8 +91,7 @@ def _pandas() -> Any:
     return pandas
 
 
-def _predictions_frame(predictions: Predictions) -> Any:
-    table = csv_table(predictions)
+def _table_frame(table: Table) -> Any:
     return _pandas().DataFrame(list(table.rows), columns=[column.name for column in table.columns])
 
 

@@ -13,14 +13,14 @@ from rooflight.spec.definition import FIELDS, fields_for
 from rooflight.spec.fields import Verb, settings_of
 
 _SAME_KEYWORDS = (
-    "on target tier ppp roofline calibration memory max-batch max-seq allocator counters metrics per-kernel spread "
-    "repeat compile-mode to width chart claims"
+    "on like target tier ppp roofline calibration memory max-batch max-seq allocator counters metrics per-kernel "
+    "spread repeat compile-mode to width chart claims"
 )
 """Options of single verbs that are keywords too."""
 _OTHER_KEYWORDS = {"level": "levels", "section": "sections", "force": "force=True"}
 OPTIONS_OF = {"levels": "level", "device": "on", "folder": "output"}
 """Where a keyword of a single verb is another word than its option: messages name it by the keyword, as `--device`."""
-_VERBS = "estimate|measure|run|predict|calibrate|compare|study|import|doctor|report|list"
+_VERBS = "estimate|measure|run|predict|accuracy|calibrate|compare|study|import|doctor|report|list"
 _KEYWORDS = (
     {field.option[2:]: field.keyword for field in FIELDS.values()}
     | {name: name.replace("-", "_") for name in _SAME_KEYWORDS.split()}

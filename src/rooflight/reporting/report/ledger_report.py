@@ -41,7 +41,7 @@ from rooflight.reporting.sections import (
 )
 from rooflight.reporting.sections.layer_columns import uncounted
 from rooflight.reporting.sections.ledger_data import ledger_data
-from rooflight.reporting.sections.predict_document import MANY_CONVENTIONS, conventions
+from rooflight.reporting.sections.predict_document import MANY_CONVENTIONS, checked_lines, conventions
 from rooflight.reporting.sections.predict_tables import between
 from rooflight.reporting.table import Table
 from rooflight.step.changes import COMPILE_ASSUMES
@@ -110,7 +110,8 @@ def _predicted_time(context: ReportContext) -> Iterator[Fact]:
         f"time of a step, predicted on {first.device}",
         seconds(first.time_s),
         f"90% interval {between(first.time_interval_s)} · {per_second(first.throughput)} samples/s · "
-        f"MFU {text('mfu', first.mfu)} · {text('intensity', first.intensity)} FLOP/byte · {first.tier}",
+        f"MFU {text('mfu', first.mfu)} · {text('intensity', first.intensity)} FLOP/byte · {first.tier}"
+        + ("" if first.checked is None else f", {first.checked.text}"),
     )
 
 
@@ -332,7 +333,7 @@ def _devices(context: ReportContext) -> Section | None:
     return Section(
         charts=_charts(devices_chart(part.answer)),
         tables=filled(predict_tables.main_table(part.answer)),
-        lines=(*_as_what(context.ledger), *context.left_out, *part.answer.notes),
+        lines=(*_as_what(context.ledger), *context.left_out, *part.answer.notes, *checked_lines(part.answer)),
         small_print=tuple(conventions(part.answer)),
     )
 

@@ -299,6 +299,7 @@ def _notes(predictions: Predictions, prediction: Prediction, *, few: bool, price
         part = "all" if least > 0.995 else f"{'' if len(predictions) == 1 else 'at least '}{least:.0%}"
         rest = "" if least > 0.995 else ", the rest in ops outside of them"
         said.append(f"shapes: {part} of the device's time is in ops whose shapes lie among the calibrated ones{rest}")
+    said += checked_lines(predictions)
     if few and prediction.many is None and not prediction.advice and prediction.tier != "spec":
         said.append(f"nothing that rooflight can predict would make it {WORTH:.0%} faster")
     if not few:
@@ -308,6 +309,17 @@ def _notes(predictions: Predictions, prediction: Prediction, *, few: bool, price
     if price is not None:
         said.append(f"at {price:g} an hour for one device, idle time not counted")
     return said
+
+
+def checked_lines(predictions: Predictions) -> list[str]:
+    """How far such predictions were from timed steps: a line for each thing that is said, with its devices."""
+    said = {row.device: row.checked.text for row in predictions if row.checked is not None}
+    alone = "one GPU alone: " if any(row.many is not None for row in predictions) else ""
+    lines = []
+    for text, devices in _by_value(said.items()).items():
+        where = "" if len(said) == 1 else f"{', '.join(devices)}: "
+        lines.append(f"checked: {alone}{where}{text}")
+    return lines
 
 
 def _of_devices(predictions: Predictions, lines_of: Callable[[ClusterPrediction], Sequence[str]]) -> list[str]:
