@@ -196,6 +196,7 @@ REFUSED = {
     "calibrate --from recorded:h200/nothing": "there is no recording",
     "calibrate --from {estimate}": "holds no times of kernels",
     "calibrate --from {regions}": "holds no times of kernels",
+    "calibrate --from {calibration}": "is a calibration: give the files that it was made from",
     "calibrate --from {text} --on v100": "no trace of PyTorch's profiler, no ledger, and no table",
     "calibrate --from {empty} --on v100": "is empty",
     "calibrate --from recorded:h200/gpt2-infer-bf16-compiled -o {tmp}/x.json": "most of the time is of compiled steps",
@@ -209,6 +210,7 @@ def test_what_cannot_be_used_is_one_line(rooflight, tmp_path, table, line):
     formats = DATA / "formats_6dd1d43"
     words = line.format(
         table=table, tmp=tmp_path, text=tmp_path / "text.md", empty=tmp_path / "empty.csv",
+        calibration=formats / "calibration.json.gz",
         estimate=formats / "estimate.json.gz", regions=formats / "regions.json.gz",
     ).split()  # fmt: skip
     code, out, err = rooflight(*words)

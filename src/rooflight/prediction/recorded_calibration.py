@@ -125,6 +125,8 @@ def _read(path: str | Path) -> RecordedTimes | _ReadTable:
             )
         return _ReadTable(str(path), points_csv.read_table(path))
     if b'"format_version"' in content[:200]:
+        if b'"header"' not in content and b'"points"' in content:
+            raise BadFile(f"{path} is a calibration: give the files that it was made from, and the new ones with them")
         return _of_ledger(load(path), str(path))
     from rooflight.calibration.profiled_ops import read_trace  # needs torch, as the others do not
 
