@@ -20,7 +20,7 @@ from rooflight import recordings
 from rooflight.hardware.calibration import Calibration, shipped
 from rooflight.hardware.devices import find, known
 from rooflight.ledger import Ledger, Op
-from rooflight.ops.kernel_task import FAMILIES, Task
+from rooflight.ops.kernel_task import FAMILIES, attention_task
 from rooflight.ops.op_tasks import tasks_of
 from rooflight.prediction.device_run import spec_seconds
 from rooflight.prediction.least_times import cache_bytes, floor_seconds
@@ -100,14 +100,15 @@ class Text(nn.Module):
         x = F.dropout(self.norm(self.words(tokens)), 0.1, self.training)
         q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
         x = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-        return F.softmax(F.gelu(self.out(x)).float() * torch.rand(x.shape[1], 1, device=x.device), -1)
+        scale = torch.rand(x.shape[1], 1, device=x.device, dtype=torch.float32)
+        return F.softmax((F.gelu(self.out(x)) * scale).float(), -1)
 
 
 class Next(nn.Module):
     """One token against a cache that it is given."""
 
     def forward(self, q, k, v, new):
-        k = torch.cat([k, new], 2)
+        k = torch.cat([k, new], 2).clone()
         return F.scaled_dot_product_attention(q, k, torch.cat([v, new], 2), enable_gqa=q.shape[1] != k.shape[1])
 
 
@@ -196,7 +197,7 @@ def test_the_steps_above_hold_every_family() -> None:
         cache = [torch.empty(2, 2, n, 64, dtype=torch.float16) for n in (1, 9, 9, 1)]
         models = [(Convolutions(3, 8).to(dtype), Text(100, 128, 2).to(dtype), image.to(dtype))
                   for dtype in (torch.float32, torch.float16)]  # fmt: skip
-    ledgers = [rooflight.estimate(Next(), *cache)]
+    ledgers = [rooflight.estimate(Next(), *(one.to(dtype) for one in cache)) for dtype in (torch.float16, torch.float32)]
     for images, text, x in models:
         ledgers.append(rooflight.estimate(images, x))
         for foreach in (True, False):
@@ -282,7 +283,7 @@ def test_measured_attention_to_a_cache_is_within_its_floor_and_near_its_predicti
         itemsize = {"bf16": 2, "fp32": 4}[precision]
         assert row["gpu_time_s"] >= 2 * batch * heads_kv * keys * size * itemsize / 4.8e12
         kernel = "cudnn" if precision == "bf16" else "efficient"
-        task = Task(f"attention-{kernel}-forward", precision, (batch, heads, heads_kv, queries, keys, size, 0, 0))
+        task = attention_task(kernel, precision, "forward", (batch, heads, heads_kv, queries, keys, size, 0, 0))
         found = predictor(H200).task_seconds([task])[0]
         if queries == 1:
             errors.append(abs(found / row["gpu_time_s"] - 1))

@@ -141,6 +141,8 @@ def fitted_costs(samples: Sequence[HostSample], rounds: int) -> dict[str, Value]
     costs: dict[str, Value] = {}
     for phase in _PHASES:
         some = [sample for sample in samples if sample.phase == phase]
+        if not some:
+            continue
         names = sorted({name for sample in some for name in sample.counts})
         if phase == "backward":
             names.append(_STEP)
