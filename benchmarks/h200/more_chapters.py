@@ -112,7 +112,9 @@ def thinned(sources, out):
         for key, rows in part["points"].items():
             family = key.partition(" ")[0]
             for row in rows:
-                found.setdefault((key, kind_of(family, row[:-3]), row[-4] if family.startswith("conv") else 0), []).append(row)
+                found.setdefault(
+                    (key, kind_of(family, row[:-3]), row[-4] if family.startswith("conv") else 0), []
+                ).append(row)
     points = {}
     for (key, kind, _), rows in found.items():
         points.setdefault(key, []).extend(rows[:: -(-len(rows) // MOST[kind])])

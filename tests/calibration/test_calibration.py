@@ -37,7 +37,6 @@ from rooflight.hardware.recorded_tables import encode
 from rooflight.hardware.workspaces import WorkspacePoints
 from rooflight.ledger import Value
 from rooflight.ops.kernel_task import FAMILIES, Task
-from rooflight.step.host_calls import cost_of
 
 # --- where the points lie ---
 

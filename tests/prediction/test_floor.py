@@ -274,7 +274,9 @@ def test_the_steps_above_hold_every_family() -> None:
         cache = [torch.empty(2, 2, n, 64, dtype=torch.float16) for n in (1, 9, 9, 1)]
         models = [(Convolutions(3, 8).to(dtype), Text(100, 128, 2).to(dtype), image.to(dtype))
                   for dtype in (torch.float32, torch.float16)]  # fmt: skip
-    ledgers = [rooflight.estimate(Next(), *(one.to(dtype) for one in cache)) for dtype in (torch.float16, torch.float32)]
+    ledgers = [
+        rooflight.estimate(Next(), *(one.to(dtype) for one in cache)) for dtype in (torch.float16, torch.float32)
+    ]
     for images, text, x in models:
         ledgers.append(rooflight.estimate(images, x))
         for foreach in (True, False):

@@ -152,8 +152,8 @@ def fitted_costs(samples: Sequence[HostSample], rounds: int) -> dict[str, Value]
         usual = np.array([_USUAL.get(name.removesuffix(_NARROW_END), 1.0) for name in names])
         found, dearer = _as_mixed(counts, times, mixed, usual)
         origin = (
-            f"wall time of {len(some)} small networks, by the ops, kernels and calls in them, {rounds} rounds; those of "
-            f"one kind of block taken {dearer:.2f} times as long, as mixtures are"
+            f"wall time of {len(some)} small networks, by the ops, kernels and calls in them, {rounds} rounds; those "
+            f"of one kind of block taken {dearer:.2f} times as long, as mixtures are"
         )
         for name, cost in zip(names, found, strict=True):
             end = _NARROW_END if name.endswith(_NARROW_END) else ""
@@ -271,7 +271,7 @@ class TimedNet:
         start = time.perf_counter()
         loss = _loss(self.net(given))
         between = time.perf_counter()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         end = time.perf_counter()
         if self._optimizer is not None:
             self._optimizer.step()
@@ -287,7 +287,7 @@ class TimedNet:
         with _marked():
             loss = _loss(self.net(self.x.detach().requires_grad_()))
         with _marked():
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         self.net.zero_grad()
 
 

@@ -195,8 +195,10 @@ def _waits_of(ledger: Ledger) -> npt.NDArray[np.bool_]:
     for op in ledger.ops:
         # A truth that no op reads is one that Python asks for; without data nobody could answer, and the trace has no
         # op that brings it to the host.
-        if op.packet in _TRUTHS and op.kind == "compute" and all(
-            not tensor.shape and tensor.storage not in read for tensor in op.outputs
+        if (
+            op.packet in _TRUTHS
+            and op.kind == "compute"
+            and all(not tensor.shape and tensor.storage not in read for tensor in op.outputs)
         ):
             waits[op.index] = True
     return waits
