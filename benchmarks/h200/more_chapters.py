@@ -91,7 +91,7 @@ def main():
             out.write_text(json.dumps(about | {"points": rows}) + "\n")
 
 
-MOST = {"gate": 450, "pointwise": 1300, "depthwise": 900, "grouped": 1300, "general": 1900, "gemm": 1500,
+MOST = {"gate": 450, "pointwise": 4300, "depthwise": 900, "grouped": 2200, "general": 2400, "gemm": 1500,
         "batch-norm": 550, "broadcast": 900, "mixed": 600}  # fmt: skip
 
 
@@ -112,7 +112,9 @@ def thinned(sources, out):
         for key, rows in part["points"].items():
             family = key.partition(" ")[0]
             for row in rows:
-                found.setdefault((key, kind_of(family, row[:-3]), row[-4] if family.startswith("conv") else 0), []).append(row)
+                found.setdefault(
+                    (key, kind_of(family, row[:-3]), row[-4] if family.startswith("conv") else 0), []
+                ).append(row)
     points = {}
     for (key, kind, _), rows in found.items():
         points.setdefault(key, []).extend(rows[:: -(-len(rows) // MOST[kind])])

@@ -30,7 +30,7 @@ def test_every_chapter_has_points(calibrated):
     families = {points.family for points in found.points if points.rows}
     assert {"gemm", "conv-forward", "conv-wgrad", "attention-efficient-backward", "plain", "foreach"} <= families
     assert found.ceilings["copy"].value > 1e11
-    assert {"conv.infer", "conv.infer.bf16", "gemm.backward", "mixed.infer"} <= found.host.keys()
+    assert {"conv.infer", "conv.infer.bf16", "gemm.backward", "launch.infer", "module.forward"} <= found.host.keys()
     assert found.host["gap"].value > found.host["gap.graph"].value > 0
 
 

@@ -4,7 +4,9 @@ no op of a recording is faster than its floor."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace as replace_step
 from functools import lru_cache
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -17,12 +19,13 @@ from torch import nn
 
 import rooflight
 from rooflight import recordings
-from rooflight.hardware.calibration import Calibration, shipped
+from rooflight.hardware.calibration import Calibration, TimedPoints, shipped
 from rooflight.hardware.devices import find, known
-from rooflight.ledger import Ledger, Op
-from rooflight.ops.kernel_task import FAMILIES, Task
+from rooflight.ledger import Execution, Ledger, Op
+from rooflight.ops.kernel_task import FAMILIES, Task, attention_task, decode_rows
 from rooflight.ops.op_tasks import tasks_of
-from rooflight.prediction.device_run import spec_seconds
+from rooflight.prediction.calibrated.baseline import columns, matrix_flops
+from rooflight.prediction.device_run import device_runs, spec_seconds
 from rooflight.prediction.least_times import cache_bytes, floor_seconds
 from rooflight.prediction.tiers import predictor
 from rooflight.spec import StepKeywords
@@ -32,6 +35,8 @@ from tests.fixtures.recordings import recording
 
 GPUS = [device for device in known() if device.is_cuda]
 ROUNDING = 1 - 1e-9
+H200 = find("h200")
+EXECUTIONS: tuple[Execution, ...] = get_args(Execution)
 
 
 # --- the same bound, worked out another way: op by op, from the ledger alone ---
@@ -100,14 +105,15 @@ class Text(nn.Module):
         x = F.dropout(self.norm(self.words(tokens)), 0.1, self.training)
         q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
         x = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-        return F.softmax(F.gelu(self.out(x)).float() * torch.rand(x.shape[1], 1, device=x.device), -1)
+        scale = torch.rand(x.shape[1], 1, device=x.device, dtype=torch.float32)
+        return F.softmax((F.gelu(self.out(x)) * scale).float(), -1)
 
 
 class Next(nn.Module):
     """One token against a cache that it is given."""
 
     def forward(self, q, k, v, new):
-        k = torch.cat([k, new], 2)
+        k = torch.cat([k, new], 2).clone()
         return F.scaled_dot_product_attention(q, k, torch.cat([v, new], 2), enable_gqa=q.shape[1] != k.shape[1])
 
 
@@ -179,6 +185,78 @@ def test_no_op_on_any_device_is_faster_than_its_peak_and_its_memory(ledger: Ledg
         assert (by_spec >= times.floor_s * ROUNDING).all()
 
 
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(steps(), st.sampled_from(["best", "transferred", "absurd"]), st.sampled_from(EXECUTIONS))
+def test_no_step_is_faster_than_its_floor_however_it_is_run(ledger: Ledger, tier: str, execution: Execution) -> None:
+    """Compiled, as a graph, or eager: an op may be spared bytes, never FLOPs; and no step is faster than its ops."""
+    step = replace_step(PreparedTrace(ledger, None).at(None), execution=execution)
+    for device in GPUS:
+        if any(device.peak(op.precision) is None for op in ledger.ops if op.cost is not None and op.cost.macs):
+            continue
+        given = absurd() if tier == "absurd" else None
+        one = predictor(device, "transferred" if tier == "transferred" else None, given)
+        run = device_runs(step, [one])[0]
+        computed = np.array([compute_s(op, device) for op in ledger.ops])
+        slow = run.times.seconds < computed * ROUNDING
+        assert not slow.any(), [(device.name, ledger.ops[i].name) for i in np.flatnonzero(slow)[:3]]
+        assert (run.times.seconds >= run.times.floor_s * ROUNDING).all()
+        assert run.wall_s >= float(run.times.floor_s.sum()) * ROUNDING
+
+
+@st.composite
+def tasks(draw) -> Task:
+    """Of any family that computes products, in any precision, of any size."""
+    precision = draw(st.sampled_from(["fp32", "tf32", "bf16", "fp16"]))
+    family = draw(st.sampled_from([name for name in FAMILIES if name.startswith(("gemm", "conv-", "attention-"))]))
+    size = st.integers(1, 4096)
+    if family.startswith("conv-"):
+        n, c, h, k = (draw(st.integers(1, most)) for most in (256, 600, 224, 600))
+        side, groups = draw(st.sampled_from([1, 3, 5, 7])), draw(st.sampled_from([1, c]))
+        numbers = (n, c, max(h, side), max(h, side), c if groups > 1 else k, side, side,
+                   draw(st.sampled_from([1, 2])), side // 2, 1, groups, draw(st.integers(0, 1)))  # fmt: skip
+        return Task(family, precision, numbers)
+    flags = {"a_transposed", "b_transposed", "bias", "causal"}
+    values = {name: draw(st.integers(0, 1) if name in flags else size) for name in FAMILIES[family]}
+    if "heads" in values:
+        values["heads"] = values["heads_kv"] = draw(st.integers(1, 64))
+        values["head_dim"] = draw(st.sampled_from([32, 64, 128]))
+    return Task(family, precision, tuple(values.values()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(tasks(), min_size=1, max_size=6), st.sampled_from(["best", "transferred", "absurd"]))
+def test_no_task_on_any_device_is_faster_than_the_peak_of_its_unit(some: list[Task], tier: str) -> None:
+    for device in GPUS:
+        runnable = [task for task in some if device.peak(task.precision) is not None]
+        if not runnable:
+            continue
+        given = absurd() if tier == "absurd" else None
+        times = predictor(device, "transferred" if tier == "transferred" else None, given).task_times(runnable)
+        for task, warm_s, cold_s in zip(runnable, times.warm_s, times.cold_s, strict=True):
+            peak = device.peak(task.precision)
+            numbers = np.array([task.numbers], dtype=np.float64)
+            flops = matrix_flops(task.family, columns(task.family, numbers))
+            assert peak is not None and flops is not None
+            assert min(warm_s, cold_s) >= flops[0] / peak.value * ROUNDING, (device.name, task)
+            assert np.isfinite(cold_s) and cold_s > 0
+
+
+def test_one_query_is_a_work_of_its_own_and_old_points_of_it_are_found() -> None:
+    """A calibration of before has them among the points of forward, with eight numbers each."""
+    (task,) = tasks_of(next(op for op in rooflight.estimate(
+        Next(), *(torch.empty(2, 4, n, 64, dtype=torch.float16, device="meta") for n in (1, 999, 999, 1))).ops
+        if "attention" in op.name))  # fmt: skip
+    assert task.family == "attention-cudnn-decode" and task.numbers == (2, 4, 4, 1000, 64, 0)
+    rows = [[2, 4, 4, 1, 1000, 64, 0, 0, 9000, 9500, 1], [2, 4, 4, 128, 1000, 64, 0, 0, 77000, 78000, 1]]
+    assert decode_rows("attention-cudnn-forward", rows) == ([rows[1]], [[2, 4, 4, 1000, 64, 0, 9000, 9500, 1]])
+    assert decode_rows("gemm", [[1, 1]]) == ([[1, 1]], [])
+    real = shipped("h200")
+    assert real is not None
+    old = msgspec.structs.replace(real, points=(TimedPoints("attention-cudnn-forward", "fp16", rows * 3),))
+    found = predictor(H200, calibration=old).task_times([task])
+    assert found.cold_s[0] == pytest.approx(9.5e-6, rel=0.02) and found.distance[0] == pytest.approx(0, abs=1e-6)
+
+
 def test_what_a_step_takes_by_an_absurd_calibration_is_the_floor() -> None:
     """Worked out by hand: 16 layers of 4096 x 4096 in bf16 read 16 x 32 MiB of weights, and next to nothing else."""
     with torch.device("meta"):
@@ -196,7 +274,9 @@ def test_the_steps_above_hold_every_family() -> None:
         cache = [torch.empty(2, 2, n, 64, dtype=torch.float16) for n in (1, 9, 9, 1)]
         models = [(Convolutions(3, 8).to(dtype), Text(100, 128, 2).to(dtype), image.to(dtype))
                   for dtype in (torch.float32, torch.float16)]  # fmt: skip
-    ledgers = [rooflight.estimate(Next(), *cache)]
+    ledgers = [
+        rooflight.estimate(Next(), *(one.to(dtype) for one in cache)) for dtype in (torch.float16, torch.float32)
+    ]
     for images, text, x in models:
         ledgers.append(rooflight.estimate(images, x))
         for foreach in (True, False):
@@ -248,7 +328,6 @@ def test_ranks_of_tensor_parallelism_together_are_no_faster_than_one() -> None:
 
 # --- physics by measurement ---
 
-H200 = find("h200")
 EAGER = [name for name in recordings.names() if "/" in name and not name.endswith(("-compiled", "-graph"))]
 
 
@@ -282,7 +361,7 @@ def test_measured_attention_to_a_cache_is_within_its_floor_and_near_its_predicti
         itemsize = {"bf16": 2, "fp32": 4}[precision]
         assert row["gpu_time_s"] >= 2 * batch * heads_kv * keys * size * itemsize / 4.8e12
         kernel = "cudnn" if precision == "bf16" else "efficient"
-        task = Task(f"attention-{kernel}-forward", precision, (batch, heads, heads_kv, queries, keys, size, 0, 0))
+        task = attention_task(kernel, precision, "forward", (batch, heads, heads_kv, queries, keys, size, 0, 0))
         found = predictor(H200).task_seconds([task])[0]
         if queries == 1:
             errors.append(abs(found / row["gpu_time_s"] - 1))

@@ -49,7 +49,7 @@ from rooflight.spec import StepSpec
 from rooflight.step import changes
 from rooflight.step.cache_reuse import Touches
 from rooflight.step.costed_step import PreparedTrace
-from rooflight.step.host_calls import host_class, host_seconds
+from rooflight.step.host_calls import host_class, host_seconds, module_entries
 from rooflight.step.other_batches import PRIMES, DoesNotScale, OtherBatch, check_scales, prime_for
 from rooflight.trace import TraceOptions
 from tests.fixtures.small_models import First, ModelSize
@@ -416,6 +416,32 @@ def test_classes_of_ops_have_their_own_costs_and_others_that_of_a_plain_one():
     assert found == pytest.approx(  # the bias of a convolution is added inside it
         {"conv": 5e-6, "batch-norm": 5e-6, "plain": 2e-6, "gemm": 3e-6, "softmax": 2e-6, "view": 1e-6}
     )
+
+
+def test_every_launch_and_every_call_of_a_module_costs_the_host():
+    """Six modules are called: the chain, its four layers, and what is inside the last. A bias is launched too."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Sequential(nn.Linear(144, 5)))
+    ledger = rooflight.estimate(model, torch.randn(2, 3, 8, 8))
+    more = {"launch.infer": Value(10e-6, ""), "module.infer": Value(100e-6, "")}
+    kernels = np.array([2.0 if op.packet == "aten::convolution" else float(op.kind == "compute") for op in ledger.ops])
+    plain = host_seconds(ledger, COSTS)
+    found = host_seconds(ledger, COSTS | more, kernels=kernels) - plain
+    assert found.sum() == pytest.approx(10e-6 * kernels.sum() + 100e-6 * 5)
+    assert kernels.sum() == 4 and len(module_entries(ledger)) == len(ledger.ops)
+    assert found[0] == pytest.approx(20e-6 + 100e-6)  # the convolution's own call; the model's has no name
+    once = host_seconds(ledger, COSTS | more) - plain  # nobody knows better: one kernel for each op
+    assert once.sum() == pytest.approx(10e-6 * 3 + 100e-6 * 5)
+
+
+def test_a_truth_that_python_asks_for_makes_the_host_wait():
+    class Asks(nn.Module):
+        def forward(self, x):
+            torch.all(x > 0)
+            return x * torch.any(x > 1)
+
+    step = PreparedTrace(rooflight.estimate(Asks(), torch.randn(4)), None).at(None)
+    waits = [op.packet for op, wait in zip(step.ledger.ops, step.waits, strict=True) if wait]
+    assert waits == ["aten::all"]  # the other truth is multiplied by
 
 
 def test_in_a_mixture_every_op_costs_more_and_the_optimizer_does_not():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +41,8 @@ def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
         products = _product_cases(precision, peak, number, longest_s)[: 2 if precision == "fp16" else 4]
         for (name, cases), share in zip(products, shares, strict=False):
             plan.append(Chapter(name, cases, share, partial(precision_set, precision), chosen=True))
+        for name, cases, share in _thin_cases(precision, peak, number, longest_s):
+            plan.append(Chapter(name, cases, share, partial(precision_set, precision), chosen=True))
         for place, kernel in enumerate(("cudnn", "flash", "efficient")):
             if kernel in _KERNELS_OF.get(precision, ()):
                 # cuDNN compiles a kernel for every shape, for about a second.
@@ -76,6 +78,24 @@ def _product_cases(precision: str, peak: float, number: int, longest_s: float) -
     ]
 
 
+_THIN = {"tf32": 1.0, "bf16": 1.0, "fp32": 0.5, "fp16": 0.3}
+
+
+def _thin_cases(precision: str, peak: float, number: int, longest_s: float) -> Iterator[tuple[str, Cases, float]]:
+    """Convolutions of little work for each byte or launch: gates, layers of few samples, depthwise and grouped ones."""
+    weight = _THIN.get(precision, 0.0)
+    if not weight:
+        return
+    yield f"gates {precision}", convolution.gate_cases(precision, peak, 170 + number, longest_s), weight
+    kinds = (("pointwise", convolution.pointwise_cases, 4), ("depthwise", convolution.depthwise_cases, 3),
+             ("grouped", convolution.grouped_cases, 4))  # fmt: skip
+    for place, (name, cases, share) in enumerate(kinds):
+        for last in (False, True):
+            some = cases(precision, peak, 180 + 20 * place + 10 * last + number, longest_s, channels_last=last)
+            layout = ", channels last" if last else ""
+            yield f"{name} convolutions {precision}{layout}", some, weight * share * (0.4 if last else 1.0)
+
+
 def _attention_cases(
     kernel: str, precision: str, peak: float, seed: int, longest_s: float, *, largest_cache: float = 2.2e9
 ) -> list[tuple[str, Cases]]:
@@ -92,6 +112,7 @@ def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
     plan = [
         Chapter("elementwise", elements.elementwise_cases(100, largest), 3),
         Chapter("broadcast", elements.broadcast_cases(101, largest), 1),
+        Chapter("factors of another width", elements.mixed_cases(106, largest), 0.5),
         Chapter("strided copies", elements.strided_cases(102, largest), 1.5),
         Chapter("dropout", elements.dropout_cases(103, largest), 0.5),
         Chapter("cat", elements.cat_cases(104, largest), 1.5),

@@ -156,8 +156,16 @@ def costliest(step: Step, seconds: Array, limits: Limits, device: Device) -> tup
 def gap_of(predictor: Predictor, *, graphs: bool) -> float:
     """Seconds between two kernels: from one start to the next, less the shortest kernel there is."""
     host = predictor.host
+    if graphs and "graph.kernel" in host:
+        return float(host["graph.kernel"].value)
     gap = host.get("gap.graph" if graphs else "gap") or host.get("gap")
     return 0.0 if gap is None else max(0.2e-6, float(gap.value) - predictor.model.shortest_s)
+
+
+def replay_of(predictor: Predictor) -> float:
+    """Seconds that a CUDA graph takes beside its kernels and what is between them, where that was measured."""
+    replay = predictor.host.get("graph.replay")
+    return 0.0 if replay is None else float(replay.value)
 
 
 def host_of(step: Step, predictor: Predictor, kernels: Array) -> Array:
@@ -181,7 +189,8 @@ def device_runs(step: Step, predictors: Sequence[Predictor]) -> list[DeviceRun]:
         gaps = times.kernels * gap_of(predictor, graphs=graphs)
         waits = () if graphs else step.waits
         wall_s = step_seconds(host, times.seconds[None, :], gap_s=gaps[None, :], meets=waits)
-        runs.append(DeviceRun(step, predictor, times, float(wall_s[0]), float(host.sum())))
+        replay_s = replay_of(predictor) if graphs else 0.0
+        runs.append(DeviceRun(step, predictor, times, float(wall_s[0]) + replay_s, float(host.sum())))
     return runs
 
 

@@ -21,12 +21,12 @@ from rooflight.ops.op_tasks import tasks_of
 from rooflight.step.cache_reuse import Array
 
 _CLASSES = (
-    ("gemm", "gemm"), ("conv-", "conv"), ("attention-cudnn", "attention-cudnn"),
-    ("attention-flash", "attention-flash"), ("attention-", "attention-efficient"), ("batch-norm-native", "batch-norm-native"),
-    ("batch-norm", "batch-norm"), ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"),
-    ("copy", "plain"), ("cast", "plain"), ("mixed", "broadcast"), ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"), ("dropout", "dropout"),
-    ("cat", "cat"), ("reduce", "reduce"), ("softmax", "softmax"), ("embedding", "embedding"), ("max-pool", "pool"),
-    ("avg-pool", "pool"),
+    ("gemm", "gemm"), ("conv-", "conv"), ("attention-cudnn", "attention-cudnn"), ("attention-flash", "attention-flash"),
+    ("attention-", "attention-efficient"), ("batch-norm-native", "batch-norm-native"), ("batch-norm", "batch-norm"),
+    ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"), ("copy", "plain"), ("cast", "plain"),
+    ("mixed", "broadcast"), ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"),
+    ("dropout", "dropout"), ("cat", "cat"), ("reduce", "reduce"), ("softmax", "softmax"), ("embedding", "embedding"),
+    ("max-pool", "pool"), ("avg-pool", "pool"),
 )  # fmt: skip
 _INSTEAD = {
     "batch-norm-native": "batch-norm", "embedding": "broadcast", "attention-cudnn": "attention",
@@ -63,7 +63,7 @@ def host_seconds(
 ) -> Array:
     """One number an op. The optimizer's own work is spread over its ops. `runs_in`: precisions that stand for those of
     the trace. `alike`: what every kind of op costs the host, and of which kind each op is, where that is known.
-    `kernels`: launched by every op; else one for each that computes. `called`: `module_entries`, where they are known."""
+    `kernels`: launched by every op; else one for each that computes. `called`: `module_entries`, if known already."""
     kinds, kind_of = alike or ([parts_of(op) for op in ledger.ops], np.arange(len(ledger.ops)))
     training = ledger.header.step == "train"
     times_s: dict[tuple[str, HostParts], float] = {}

@@ -71,9 +71,9 @@ class KrigingField:
         """Serves every field that has these points."""
         return self._among(_squares(queries, self.points))
 
-    def said(self, near: NearestPoints) -> Interpolated:
-        """The value at the queries that these are near to."""
-        values = _tamed(self.values[near.nearest])
+    def said(self, near: NearestPoints, *, tamed: bool = True) -> Interpolated:
+        """The value at the queries that these are near to. `tamed`: points that are far off count as less so."""
+        values = _tamed(self.values[near.nearest]) if tamed else self.values[near.nearest]
         if self.prior is None:
             mean, unknown = (near.ones * values).sum(1) / near.ones.sum(1), near.unknown + near.unsure_mean
         else:

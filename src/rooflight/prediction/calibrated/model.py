@@ -123,7 +123,7 @@ class _FamilyModel:
         warm, cold = rows[:, -3] * 1e-9, np.maximum(rows[:, -2], rows[:, -3]) * 1e-9
         values = np.stack([np.log(warm / base), np.log(cold / base)], axis=1)
         self.warm, self.cold = (KrigingField(self.points, values[:, n], _REACH, _NOISE) for n in (0, 1))
-        self.kernels = rows[:, -1]
+        self.launched = KrigingField(self.points, np.log(np.maximum(rows[:, -1], 1.0)), _REACH, _NOISE)
 
     def times(self, numbers: Array, precision: str, speed: Speed) -> Array:
         """Warm and cold seconds, deviation, distance and kernels: a row each, one column a task."""
@@ -163,13 +163,12 @@ class _FamilyModel:
         queries = features(self.family, self.precision, numbers)
         near = self.warm.near(queries)
         warm, cold = self.warm.said(near), self.cold.said(near)
-        nearest = warm.nearest
         least = least_seconds(self.family, precision, numbers, speed)
         deviation, distance = warm.deviation, warm.distance
         if itemsize(precision) != itemsize(self.precision):
             # Timed in another width only: fp64 is not among what was calibrated because fp32 is.
             deviation, distance = np.maximum(deviation, _UNKNOWN), np.full(len(numbers), np.inf)
-        kernels = np.median(self.kernels[nearest], axis=1)
+        kernels = np.exp(np.maximum(0.0, self.launched.said(near, tamed=False).value))
         warm_s = base * np.exp(warm.value)
         cold_s = base * np.exp(np.maximum(cold.value, warm.value))
         warm_s = np.maximum(warm_s - _CODE_S * kernels, _AT_LEAST * warm_s)
