@@ -30,6 +30,7 @@ from rooflight.prediction.checked_steps import (
     CheckedSteps,
     ErrorSpread,
     encoded,
+    shipped_steps,
 )
 from rooflight.prediction.device_run import SpecTier, TimeSource, device_runs, gap_of, predicted
 from rooflight.prediction.tiers import ORIGIN, TIERS, predictor
@@ -276,6 +277,7 @@ def _write(rows: Sequence[PublishedStep], *, whole: bool, pages: bool) -> None:
         sys.exit("traces are missing: run `python benchmarks/accuracy.py --trace` first, which needs timm")
     TABLE.parent.mkdir(exist_ok=True)
     TABLE.write_bytes(encoded(checked))
+    shipped_steps.cache_clear()
     _say_left(left)
     print(f"{TABLE.relative_to(ROOT)}: {len(checked.rows):,} rows, {TABLE.stat().st_size / 1e3:.0f} kB")
     if pages:

@@ -109,10 +109,12 @@ def _tiers(rows: Sequence[CheckedStep]) -> str:
 
 def _beside_neusight(rows: Sequence[CheckedStep]) -> str:
     theirs: dict[tuple[str, str], list[float]] = {}
-    for row in json.loads(NEUSIGHT.read_text())["rows"]:
-        device = device_reported(row["device"])
+    data = json.loads(NEUSIGHT.read_text())
+    for row in data["rows"]:
+        device, model = device_reported(row["device"]), data["models"][row["model"]]
         predicted_s = row["theirs_s"].get("neusight")
-        if device is not None and predicted_s is not None and row["timed"] in ("infer", "train"):
+        known = "why_not" not in model.get(row["step"], model)
+        if known and device is not None and predicted_s is not None and row["timed"] in ("infer", "train"):
             key = device_named(device).name, row["step"]
             theirs.setdefault(key, []).append(abs(predicted_s / row["time_s"] - 1))
     groups: dict[tuple[str, str], list[tuple[CheckedStep, str]]] = {}

@@ -75,8 +75,11 @@ def test_a_prediction_is_told_the_error_of_its_kind_of_step(table: CheckedSteps)
     # |errors| of the six inference steps: 0.1 x 5 and 0.3, so 0.8 / 6 = 13.3% in the mean; op, kernels and the row
     # that is only the least are not among them.
     checked = checked_on("t4", "transferred", "infer")
-    assert checked.text == "on 6 published inference steps of this GPU: 13% in the mean, 30% at worst"
+    assert checked.text == (
+        "on 6 published inference steps of this GPU: 13% in the mean, 30% at worst; of the GPU's time alone 700%"
+    )
     assert (checked.steps, checked.step) == (6, "infer")
+    assert checked.gpu_time_error == pytest.approx(7.0)  # the row of kernels alone: 8 s predicted, 1 s measured
     # 1.3 x 0.8 = 1.04 is above 1.0: only that one lies outside
     assert checked.inside == pytest.approx(5 / 6)
 
@@ -84,7 +87,9 @@ def test_a_prediction_is_told_the_error_of_its_kind_of_step(table: CheckedSteps)
 def test_of_too_few_of_a_kind_all_are_told(table: CheckedSteps) -> None:
     # one training step, 50% off: with the others (0.8 + 0.5) / 7 = 18.6%
     checked = checked_on("t4", "transferred", "train")
-    assert checked.text == "on 7 published steps of this GPU: 19% in the mean, 50% at worst"
+    assert checked.text == (
+        "on 7 published steps of this GPU: 19% in the mean, 50% at worst; of the GPU's time alone 700%"
+    )
     assert checked.step is None and checked.mean_error == pytest.approx(1.3 / 7)
 
 
@@ -174,3 +179,11 @@ def test_neusight_rows_are_those_of_this_version(
     rows = [one for one in steps("neusight") if one.model == "bert_large" and one.step == "infer" and one.batch == 8]
     assert len(rows) >= 3
     _agrees(rows)
+
+
+def test_the_page_is_what_its_script_writes(benchmarks: None) -> None:
+    import accuracy_page
+
+    from rooflight.prediction.accuracy import accuracy
+
+    assert (ROOT / "docs" / "accuracy.md").read_text() == accuracy_page.page(accuracy()), STALE

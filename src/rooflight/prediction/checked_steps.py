@@ -149,6 +149,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """Of the absolute relative errors."""
     worst_error: float | None = None
     """The same."""
+    gpu_time_error: float | None = None
+    """In the mean, of the time of kernels alone; `None`: nobody recorded it."""
     inside: float | None = None
     """The part of them that lay in their 90% interval."""
 
@@ -200,7 +202,8 @@ def checked_on(
     here = "CPU" if kind == "cpu" else "GPU"
     if own_calibration:
         return Checked(text="never checked with this calibration")
-    rows = [row for row in shipped_steps().rows if row.device == device and row.is_step]
+    of_device = [row for row in shipped_steps().rows if row.device == device]
+    rows = [row for row in of_device if row.is_step]
     pairs = judged(rows, tier)
     if not pairs:
         return Checked(text=f"never checked on this {here}" + (" with this tier" if rows else ""))
@@ -211,12 +214,16 @@ def checked_on(
     spread = spread_of(alike)
     who = "recorded" if all(row.source.startswith("h200") for row, _ in alike) else "published"
     several = "s" * (spread.rows > 1)
+    kernels = judged([row for row in of_device if row.scope == KERNELS and of_step in (None, row.step)], tier)
+    kernel_error = spread_of(kernels).mean if kernels else None
+    alone = "" if kernel_error is None else f"; of the GPU's time alone {kernel_error:.0%}"
     return Checked(
         text=f"on {spread.rows:,} {who} {word}step{several} of this {here}: {spread.mean:.0%} in the mean, "
-        f"{spread.worst:.0%} at worst",
+        f"{spread.worst:.0%} at worst{alone}",
         steps=spread.rows,
         step=of_step,
         mean_error=spread.mean,
         worst_error=spread.worst,
+        gpu_time_error=kernel_error,
         inside=spread.inside,
     )
