@@ -4,7 +4,7 @@ import pytest
 
 import rooflight
 from rooflight.errors import BadInput
-from rooflight.prediction.accuracy import architecture, plain_name
+from rooflight.prediction.accuracy import By, architecture, plain_name
 from rooflight.prediction.checked_steps import KERNELS, PARTS, shipped_steps
 
 
@@ -29,8 +29,8 @@ def test_every_row_stands_once_in_each_kind_of_group() -> None:
     timed_whole = [row for row in told if row.scope != KERNELS]
     steps = [row for row in timed_whole if row.kind not in PARTS]
 
-    def count(by: str) -> int:
-        return sum(group.errors.rows for group in whole.by(by))  # type: ignore[arg-type]
+    def count(by: By) -> int:
+        return sum(group.errors.rows for group in whole.by(by))
 
     assert count("device") == count("kind") == count("source") == len(timed_whole)
     assert count("length") == len(steps) and whole.steps is not None and whole.steps.rows == len(steps)

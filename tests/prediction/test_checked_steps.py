@@ -1,7 +1,8 @@
 """The table of timed steps says what this version predicts, and what is told of it is counted right."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import COMES_ALONG, calibration_for
 from rooflight.prediction import checked_steps
+from rooflight.prediction.accuracy import accuracy
 from rooflight.prediction.checked_steps import (
     FORMAT_VERSION,
     CheckedStep,
@@ -25,16 +27,19 @@ from tests.fixtures.paths import ROOT
 STALE = "run `python benchmarks/accuracy.py --write --pages` and commit what it writes"
 
 
+Script = Callable[[str], Any]
+
+
 @pytest.fixture(scope="module")
-def benchmarks() -> Iterator[None]:
-    """The scripts as modules."""
+def script() -> Iterator[Script]:
+    """A script of benchmarks/ as a module."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield
+    yield import_module
     sys.path.remove(str(ROOT / "benchmarks"))
 
 
 def row(device: str = "t4", step: str = "infer", *, measured: float, predicted: float, **more: Any) -> CheckedStep:
-    given = {
+    given: dict[str, Any] = {
         "source": "timm", "model": "resnet50", "kind": "convnet", "batch": 1, "size": 224, "precision": "fp32",
         "channels_last": False, "scope": "wall",
     } | more  # fmt: skip
@@ -138,9 +143,8 @@ def test_a_broken_table_is_one_line(tmp_path: Path) -> None:
 # --- it says what this version predicts ---
 
 
-def _agrees(rows: list[Any]) -> None:
-    from accuracy import errors
-    from judged_steps import device_named
+def _agrees(rows: list[Any], script: Script) -> None:
+    errors, device_named = script("accuracy").errors, script("judged_steps").device_named
 
     shipped = {
         (one.source, one.device, one.model, one.step, one.batch, one.size, one.scope): one
@@ -159,31 +163,26 @@ def _agrees(rows: list[Any]) -> None:
         assert one.published_s == pytest.approx(step.published_s, rel=1e-3)
 
 
-def test_kernelbench_rows_are_those_of_this_version(benchmarks: None) -> None:
-    from judged_steps import steps
-
+def test_kernelbench_rows_are_those_of_this_version(script: Script) -> None:
+    steps = script("judged_steps").steps
     rows = [one for one in steps("kernelbench") if one.model.endswith(("_Matmul_", "_ReLU", "_Softmax", "_MLP", "_AlexNet"))
             or "BatchNorm" in one.model or "GRU" in one.model]  # fmt: skip
     rows = [one for one in rows if "Mamba" not in one.model]
     assert len({one.device for one in rows}) == 4 and len(rows) > 60
-    _agrees(rows)
+    _agrees(rows, script)
 
 
 def test_neusight_rows_are_those_of_this_version(
-    benchmarks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import judged_traces
-    from judged_steps import steps
-
-    monkeypatch.setattr(judged_traces, "FOLDER", tmp_path)  # traced anew: a kept trace may be older than the code
+    steps = script("judged_steps").steps
+    monkeypatch.setattr(
+        script("judged_traces"), "FOLDER", tmp_path
+    )  # traced anew: a kept trace may be older than the code
     rows = [one for one in steps("neusight") if one.model == "bert_large" and one.step == "infer" and one.batch == 8]
     assert len(rows) >= 3
-    _agrees(rows)
+    _agrees(rows, script)
 
 
-def test_the_page_is_what_its_script_writes(benchmarks: None) -> None:
-    import accuracy_page
-
-    from rooflight.prediction.accuracy import accuracy
-
-    assert (ROOT / "docs" / "accuracy.md").read_text() == accuracy_page.page(accuracy()), STALE
+def test_the_page_is_what_its_script_writes(script: Script) -> None:
+    assert (ROOT / "docs" / "accuracy.md").read_text() == script("accuracy_page").page(accuracy()), STALE
