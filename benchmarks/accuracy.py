@@ -53,6 +53,7 @@ class Outcome:
     """What the model mostly does, by its ops."""
     least_only: bool
     """Does rooflight say of some of its ops that their time is the least only?"""
+    host_bound: bool
 
     @property
     def error(self) -> float:
@@ -108,10 +109,10 @@ def _outcome(row: PublishedStep, step: Step, source: TimeSource) -> Outcome:
     else:
         value, interval = prediction.gpu_time_s, prediction.gpu_time_interval_s
     kind = row.family if row.family in PARTS else kind_of(step)
-    least_only = bool(step.guessed.any())
     return Outcome(
-        row, value + gaps_s, interval.low + gaps_s, interval.high + gaps_s, prediction.tier, kind, least_only
-    )
+        row, value + gaps_s, interval.low + gaps_s, interval.high + gaps_s, prediction.tier, kind,
+        least_only=bool(step.guessed.any()), host_bound=prediction.bound == "host",
+    )  # fmt: skip
 
 
 def kind_of(step: Step) -> str:
@@ -231,6 +232,7 @@ def _checked(row: PublishedStep, done: Sequence[Outcome]) -> CheckedStep:
         published_s=_rounded(row.published_s),
         predictions={one.tier: (_rounded(one.predicted_s), _rounded(one.low_s), _rounded(one.high_s)) for one in done},
         least_only=done[0].least_only,
+        host_bound=done[0].host_bound,
     )
 
 

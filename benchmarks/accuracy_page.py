@@ -54,6 +54,10 @@ def page(whole: Accuracy) -> str:
         _groups(("kind", "tier"), whole.by("kind")),
         "## By length of the step",
         _groups(("length", "tier"), whole.by("length")),
+        "## By what bounds the step",
+        "Where the host is the limit, the error is mostly that of a host that nobody described: rooflight takes the one of "
+        "its calibration.",
+        _groups(("bound", "tier"), whole.by("bound")),
         "## By source",
         _groups(("source", "tier"), whole.by("source")),
         *(f"- **{name}**: {source.title}. Timed: {source.timed}. {source.url}." for name, source in whole.sources.items()),
@@ -88,7 +92,7 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _groups(heading: Sequence[str], groups: Sequence[AccuracyGroup]) -> str:
-    names = {"device": "name", "kind": "name", "length": "name", "source": "name"}
+    names = {"device": "name", "kind": "name", "length": "name", "source": "name", "bound": "name"}
     fields = [names.get(name, name) for name in heading]
     return _table(
         (*heading, *_HEADING),

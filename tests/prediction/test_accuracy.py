@@ -33,7 +33,7 @@ def test_every_row_stands_once_in_each_kind_of_group() -> None:
         return sum(group.errors.rows for group in whole.by(by))
 
     assert count("device") == count("kind") == count("source") == len(timed_whole)
-    assert count("length") == len(steps) and whole.steps is not None and whole.steps.rows == len(steps)
+    assert count("length") == count("bound") == len(steps) and whole.steps is not None and whole.steps.rows == len(steps)
     assert count("kernels") == len(told) - len(timed_whole)
 
 

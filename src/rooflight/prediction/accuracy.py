@@ -37,15 +37,15 @@ _VARIANTS = ("tf_", "legacy_", "adv_", "ens_", "jx_")
 
 _WHATS = ("all", "inference", "training", "single ops", "chains of ops")
 
-By = Literal["device", "kind", "length", "source", "likeness", "kernels"]
+By = Literal["device", "kind", "length", "bound", "source", "likeness", "kernels"]
 
 
 class AccuracyGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Some rows and their errors."""
 
     by: By
-    """What they have in common: `device`, `kind` of model, `length` of the step, `source`, `likeness`; `kernels`: of a
-    device, times of kernels alone."""
+    """What they have in common: `device`, `kind` of model, `length` of the step, what it is `bound` by, `source`,
+    `likeness`; `kernels`: of a device, times of kernels alone."""
     name: str
     """Which device, kind, ..."""
     tier: str
@@ -85,7 +85,7 @@ class Accuracy(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
     steps: ErrorSpread | None
     """Of all whole steps; `None`: there are none."""
     groups: tuple[AccuracyGroup, ...]
-    """By device, kind, length and source; by likeness where a model was asked for."""
+    """By device, kind, length, bound and source; by likeness where a model was asked for."""
     worst: tuple[WorstRow, ...]
     """The rows that are farthest off, by ratio."""
     rows: tuple[CheckedStep, ...]
@@ -134,6 +134,7 @@ def accuracy(on: str | None = None, like: str | None = None, tier: str | None = 
             *_groups("kernels", pairs, lambda row: row.device if row.scope == KERNELS else None),
             *_groups("kind", pairs, lambda row: row.kind if row.scope != KERNELS else None, whole=True),
             *_groups("length", steps, _length, whole=True),
+            *_groups("bound", steps, lambda row: "host" if row.host_bound else "device", whole=True),
             *_groups("source", pairs, lambda row: row.source if row.scope != KERNELS else None, whole=True),
         ),
         worst=_worst(pair for pair in pairs if pair[0].scope != KERNELS),
@@ -145,6 +146,10 @@ def accuracy(on: str | None = None, like: str | None = None, tier: str | None = 
 
 def _device(on: str) -> str:
     """Its name in the table. Some devices have rows and no place in the database."""
+    if on.casefold() == "here":
+        from rooflight.prediction.resolve_devices import device_of
+
+        return device_of(on).name
     of_rows = {row.device.casefold(): row.device for row in shipped_steps().rows}
     if on.casefold() in of_rows:
         return of_rows[on.casefold()]

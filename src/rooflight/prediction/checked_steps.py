@@ -71,6 +71,9 @@ class CheckedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     least_only: bool = False
     """Does it hold ops of which rooflight says only the least time, as recurrent layers?"""
 
+    host_bound: bool = False
+    """Is it predicted to wait for its host, which nobody described?"""
+
     def error(self, tier: str) -> float:
         """Relative: 0.1 is 10% too long."""
         return self.predictions[tier][0] / self.published_s - 1
