@@ -100,7 +100,7 @@ def sources(devices: tuple[Device, ...]) -> list[str]:
         "one, the source names both, and does not claim that the datasheet was read.",
         table_markdown(Table("", (Column("source", right=False), Column("values")), rows)),
         "What is computed shows its arithmetic: SMs x lanes x 2 x clock for peaks, lanes x rate for links. By analogy: "
-        "the same chip on another board. No good source was found for: " + ", ".join(weak) + ".",
+        "the same chip on another board, or one precision by another. No good source was found for: " + ", ".join(weak) + ".",
     ]  # fmt: skip
 
 
@@ -115,6 +115,14 @@ def own() -> list[str]:
         "The file is checked before it is used: a missing value, source or date, a key that does not exist, a bandwidth "
         "in GB/s, a clock in MHz, a peak in TFLOP/s or with sparsity, a base clock above the boost clock. Each is one "
         "line that says what to write instead.",
+        "A few numbers do too, in place of a file: ``--on 'name=mygpu,memory=24GB,bandwidth=864GB/s,fp32=91.6T,fp16=183T,"
+        "sms=142,clock=2.52GHz,cache=96MB,power=300W,capability=89'``. Memory, bandwidth and the fp32 peak are needed (or "
+        "`sms`, `clock` and `capability`, from which that follows); `tf32`, `bf16`, `fp8`, `int8`, `fp64`, `vendor`, "
+        "`nvlink` and `pcie` (in one direction) may be given. Every number has its unit. GB and MB of memory and cache are "
+        "powers of 1,024, as data sheets mean them; peaks are dense, and of boards for games those with fp32 accumulation. "
+        "What is not given is computed or assumed, and a note of every prediction says what. Parts with `=` that follow one "
+        "another are one device: a name may stand before or after them (`--on 'a100,memory=...,bandwidth=...'`), and a `;` "
+        "stands between two descriptions.",
     ]  # fmt: skip
 
 
@@ -123,7 +131,9 @@ def names(devices: tuple[Device, ...]) -> list[str]:
     rows = [(device.name, ", ".join(device.aliases), ", ".join(device.recognised_as)) for device in devices]
     return [
         "## Names",
-        "A device in the machine is recognised by the whole name that the driver or torch reports. A processor counts "
+        "Names may be typed as people write them: `rtx4090`, `RTX 4090`, `4090`, `A100-40GB`, `a100 80gb`, `2080ti`, "
+        "`Tesla V100` and `NVIDIA GeForce RTX 3090` are found; case, hyphens, the vendor's words and the order of the words "
+        "do not matter. A device in the machine is recognised by the whole name that the driver or torch reports. A processor counts "
         "as known only if the machine has all its cores; else its peaks are computed from /proc/cpuinfo, and its memory "
         "bandwidth is left to `rooflight calibrate`.",
         table_markdown(Table("", columns, tuple(rows))),

@@ -25,8 +25,8 @@ PAGE = ROOT / "docs" / "predicting-published.md"
 METHOD = (
     "Each device is predicted by the tier that `rooflight predict` takes for it; transferred: the H200's calibration "
     "(torch 2.11), each task scaled to the device. The time is that of the device with its gaps. Nothing is fitted to "
-    "these rows. The figures of the P4, MI100, MI210 and MI250 are "
-    "those of NeuSight's own device files (`benchmarks/published_devices`), the others rooflight's. Other steps that "
+    "these rows. The figures of the MI250 are "
+    "those of NeuSight's own device file (`benchmarks/published_devices`), the others rooflight's. Other steps that "
     "were published, and other tiers: [accuracy.md](accuracy.md)."
 )
 SHORT = {

@@ -83,7 +83,9 @@ def _neusight_task(op: str, row: dict[str, str]) -> Task | None:
         return int(float(row[column]))
 
     if op == "linear":  # Linear(N, K) of B x M rows
-        return Task.of("gemm", "fp32", m=number("B") * number("M"), n=number("K"), k=number("N"), b_transposed=1, bias=1)
+        return Task.of(
+            "gemm", "fp32", m=number("B") * number("M"), n=number("K"), k=number("N"), b_transposed=1, bias=1
+        )
     if op == "bmm":  # [B, M, N] x [B, N, K]
         return Task.of("gemm", "fp32", batch=number("B"), m=number("M"), n=number("K"), k=number("N"))
     if op == "conv":
@@ -170,9 +172,7 @@ def _layer(name: str, tokens: int, seconds: float) -> Timed:
 
 
 def _serving_attention(seconds: float, *, length_q: int, length_kv: int, causal: bool, batch: int = 1) -> Timed:
-    task = attention_task(
-        "flash", "bf16", batch=batch, length_q=length_q, length_kv=length_kv, causal=causal, **_HEADS
-    )
+    task = attention_task("flash", "bf16", batch=batch, length_q=length_q, length_kv=length_kv, causal=causal, **_HEADS)
     return Timed(task, seconds, "LLMServingSim 5daddb2, attention of Llama-3.1-8B, vLLM")
 
 
@@ -213,7 +213,7 @@ def _deepbench_convolution(row: tuple[Any, ...], columns: dict[str, int], precis
     def number(column: str) -> int:
         return int(row[columns[column]])
 
-    high, wide = (("R", "S") if "R" in columns else ("R (Filter height)", "S (Filter width)"))
+    high, wide = ("R", "S") if "R" in columns else ("R (Filter height)", "S (Filter width)")
     strides, pads = {number("Horizontal stride"), number("Vertical stride")}, {number("pad_w"), number("pad_h")}
     if len(strides) > 1 or len(pads) > 1:
         return

@@ -63,7 +63,12 @@ def main() -> None:
     device = torch.device("cuda")
     torch.zeros(1, device=device)
     rows["idle"] = sampled(lambda: time.sleep(0.05) or 0.05, 0.0)
-    for name, dtype in (("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
+    for name, dtype in (
+        ("fp32", torch.float32),
+        ("tf32", torch.float32),
+        ("bf16", torch.bfloat16),
+        ("fp16", torch.float16),
+    ):
         torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
         a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(a)

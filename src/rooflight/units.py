@@ -144,6 +144,7 @@ _TABLE = (
     _Spelling("part", ("%",), ("percent",), factor=Fraction(1, 100)),
     _Spelling("times", ("x", "×"), ("times", "fold", "ratio")),
     _Spelling("hz", printed=("hz", "Hz"), prefixes=_LARGE),
+    _Spelling("watt", printed=("W", "watt", "watts"), prefixes={"k": 1}),
     *(_Spelling(name, printed=(name, f"{name}s"), prefixes=_LARGE) for name in _PRINTED_COUNTS),
 )
 

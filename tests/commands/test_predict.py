@@ -218,6 +218,81 @@ def test_ppp_asks_for_the_spec_tier(predicted):
     assert row["time_interval_s"]["low"] < row["time_s"] < row["time_interval_s"]["high"]
 
 
+# --- devices that nobody described, and Apple's ---
+
+NUMBERS = "name=rtx-4070-super,memory=12GB,bandwidth=504GB/s,fp32=35.5T,fp16=71T,sms=56,clock=2475MHz,capability=89"
+
+
+def test_a_few_numbers_stand_for_a_device(run, predicted):
+    found = predicted("resnet18", "--on", f"a100,{NUMBERS};h200", "--batch", 8)
+    rows = {row["device"]: row for row in found["predictions"]}
+    assert list(rows) == ["a100-sxm-80", "rtx-4070-super", "h200"]
+    assert rows["rtx-4070-super"]["tier"] == "transferred"
+    assert rows["rtx-4070-super"]["memory"]["usable_bytes"] < 12 * 2**30
+    assert any(
+        note.startswith("rtx-4070-super: not given, so assumed: bf16 71T (as fp16), tf32 35.5T")
+        for note in found["notes"]
+    )
+    assert any("rtx-4070-super: nothing tells its cache (l2_bytes)" in note for note in found["notes"])
+    code, _, err = run("resnet18", "--on", "memory=12GB")
+    assert code == 2 and err.count("\n") == 1
+    assert "'memory=12GB' does not describe a device yet: add bandwidth=864GB/s and fp32=91.6T" in err
+
+
+def test_numbers_and_a_file_of_the_same_device_predict_the_same(predicted, tmp_path):
+    names = "memory_bytes bandwidth_bytes_per_s sms clock_hz l2_bytes tdp_w".split()
+    device = rooflight_device("rtx-4070")
+    by_key = dict(zip(names, ("memory", "bandwidth", "sms", "clock", "cache", "power"), strict=True))
+    units = {"sms": "", "power": "W", "clock": "e0", "memory": "B", "cache": "B", "bandwidth": "B/s"}
+    given = [f"{by_key[name]}={getattr(device, name).value:.0f}{units[by_key[name]]}" for name in names]
+    given = [part.replace("e0", "Hz") for part in given]
+    given += [
+        f"{key}={figure.value:.0f}e0" for key, figure in device.core_flops_per_s.items() if key in ("fp32", "fp64")
+    ]
+    given += [f"{key}={figure.value:.0f}e0" for key, figure in device.tensor_flops_per_s.items()]
+    described = ",".join(["name=mine", "capability=89", *given])
+    rows = predicted("resnet18", "--on", f"rtx-4070,{described}", "--batch", 16)["predictions"]
+    assert rows[1]["gpu_time_s"] == pytest.approx(rows[0]["gpu_time_s"], rel=1e-9)
+    assert rows[1]["time_s"] == pytest.approx(rows[0]["time_s"], rel=1e-9)
+
+
+def rooflight_device(name):
+    from rooflight.hardware.devices import find
+
+    return find(name)
+
+
+@pytest.mark.parametrize("step", ["infer", "train"])
+def test_an_apple_gpu_has_the_spec_tier_and_says_why(predicted, step):
+    found = predicted("resnet18", "--on", "m4-max,m3", "--step", step, "--memory")
+    assert [row["tier"] for row in found["predictions"]] == ["spec", "spec"]
+    notes = " ".join(found["notes"])
+    assert "m4-max: Apple's GPUs run other kernels than CUDA's, so no measured times can be transferred" in notes
+    assert "neither the allocator of Apple's Metal nor what it keeps is modelled" in notes
+    assert "CUDA context" not in notes and "cuDNN's workspaces" not in notes
+    memory = found["predictions"][0]["memory"]
+    assert memory.get("peak_reserved_bytes") is None and memory.get("outside_bytes") is None and memory["fits"]
+
+
+@pytest.mark.parametrize(("more", "said"), [
+    (("--graphs",), "m4-max is Apple's: CUDA graphs are for GPUs of NVIDIA and AMD, leave --graphs out"),
+    (("--compile",), "m4-max is Apple's, and --compile changes those of a GPU"),
+    (("--gpus", 2), "m4-max is Apple's: many devices are predicted for GPUs of NVIDIA and AMD only"),
+    (("--tier", "transferred"), "no measured times can be transferred to m4-max: use --tier spec"),
+    (("--tier", "calibrated"), "there is no calibration of m4-max"),
+])  # fmt: skip
+def test_what_an_apple_gpu_cannot_be_asked(run, more, said):
+    code, _, err = run("mnist-cnn", "--on", "m4-max", *more)
+    assert code == 2 and said in err and err.count("\n") == 1
+
+
+def test_one_apple_gpu_among_others_is_asked_no_more(run, predicted):
+    code, _, err = run("mnist-cnn", "--on", "h200,m4-max", "--graphs")
+    assert code == 2 and "m4-max is Apple's" in err
+    rows = predicted("mnist-cnn", "--on", "h200,m4-max")["predictions"]
+    assert [row["tier"] for row in rows] == ["calibrated", "spec"]
+
+
 def test_a_processor_that_nobody_calibrated_has_the_spec_tier(run, predicted, tmp_path):
     mine = tmp_path / "mine.toml"
     mine.write_text((SPECS / "epyc-9654.toml").read_text().replace('name = "epyc-9654"', 'name = "mine"', 1))
@@ -479,7 +554,7 @@ def test_a_prediction_that_is_not_there_is_one_kind_of_error():
     found = rooflight.predict("mnist-cnn", on=["h200", "a100"], batch=[1, 2, 4, 8], advice=False)
     there = "there are h200 at batch 1, h200 at batch 2"
     for asked, said in ((("h200", 9), "no prediction for h200 at batch 9"), (("l4",), "no prediction for l4"),
-                        (("h20",), "there is no device 'h20'")):  # fmt: skip
+                        (("h21",), "there is no device 'h21'")):  # fmt: skip
         with pytest.raises(BadInput) as caught:
             found.at(*asked)
         message = str(caught.value)
@@ -496,7 +571,7 @@ def test_predictions_can_be_written_as_they_are():
 # --- bad input ---
 
 BAD = {
-    "--on h20": "did you mean h200",
+    "--on h21": "did you mean h20 or h200",
     "--on nothing-like-it": "there is no device 'nothing-like-it'",
     "--on h200,": "an empty device name",
     "--on missing.toml": "does not exist",

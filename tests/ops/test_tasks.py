@@ -9,6 +9,8 @@ from functools import partial
 from itertools import islice
 
 import numpy as np
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -457,15 +459,24 @@ def test_matrix_work_without_a_description_is_a_product_of_as_many_flops():
     assert tasks_of(op) == [Task("gemm", "fp32", (1, 4, 8, 16, 0, 1, 0))]
 
 
-def test_an_lstm_is_matrix_work():
-    ledger = train(First(nn.LSTM(16, 32)), meta(5, 4, 16), loss="mse", optimizer="sgd")
-    recurrent = [op for op in ledger.ops if "_cudnn_rnn" in op.name]
-    assert len(recurrent) == 2
-    for op in recurrent:
-        (task,) = tasks_of(op)
-        assert task.family == "gemm"
-        _, m, n, k, *_ = task.numbers
-        assert m * n * k == pytest.approx(op.cost.macs, rel=0.02)
+@pytest.mark.parametrize(
+    ("layer", "steps"),
+    [
+        (nn.LSTM(16, 32), 5),  # 5 steps, one after the other
+        (nn.GRU(16, 32, num_layers=2, bidirectional=True), 5 * 2 * 2),
+        (nn.RNN(16, 32, num_layers=3), 5 * 3),
+    ],
+)
+def test_a_recurrent_layer_is_a_product_for_every_step_and_one_for_all_inputs(layer, steps):
+    ledger = train(First(layer), meta(5, 4, 16), loss="mse", optimizer="sgd")
+    forward, backward = (op for op in ledger.ops if "_cudnn_rnn" in op.name)
+    for op in (forward, backward):
+        tasks = tasks_of(op)
+        products = [task.numbers for task in tasks if task.family == "gemm"]
+        assert sum(math.prod(numbers[:4]) for numbers in products) == op.cost.macs
+        assert sum(task.family == "plain" for task in tasks) == steps
+        waiting = (1, 4) if op is forward else (1, 4, 32)  # the batch's rows; backward they are as wide as the state
+        assert sum(numbers[: len(waiting)] == waiting for numbers in products) == steps
 
 
 @needs_torch(2, 11, why="it has no such operator on GPUs")

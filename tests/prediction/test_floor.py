@@ -30,7 +30,7 @@ from rooflight.step.costed_step import PreparedTrace
 from tests.fixtures.paths import ROOT
 from tests.fixtures.recordings import recording
 
-GPUS = [device for device in known() if device.kind == "gpu"]
+GPUS = [device for device in known() if device.is_cuda]
 ROUNDING = 1 - 1e-9
 
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from rooflight import metrics, summary
 from rooflight.errors import RooflightError
 from rooflight.ledger import Ledger
-from rooflight.prediction.advice import PredictedTiming, Timing, advice_of, advise, predicted_advice
+from rooflight.prediction.advice import PredictedTiming, Timing, advice_of, advise, predicted_advice, ratio_noise
 from rooflight.prediction.clocks import step_seconds
 from rooflight.prediction.device_run import DeviceRun, gap_of
 from rooflight.prediction.result import Advice
@@ -212,6 +212,15 @@ class Advisor:
         origin = f"GPU-busy as {self._measured.origin}, with a graph's gaps"
         return wall, after, origin if change.key == "graph" else f"{origin}; kernels: {self._origin(change)}"
 
+    def noise(self, change: Change) -> float:
+        """The step's own times were measured; those of what the change does to kernels were predicted. What a graph
+        saves of the host was measured too."""
+        ratio = self._ratio(change)
+        after = [(row.time_s * ratio(row.ops), ratio(row.ops) != 1.0) for row in self._all]
+        changed = sum(taken for taken, differs in after if differs) / (sum(taken for taken, _ in after) or 1.0)
+        known = change.step.is_compiled or (self._layout_ratios and change.key.endswith("channels_last"))
+        return 0.0 if known else ratio_noise(self._known_predictor) * changed
+
     def _origin(self, change: Change) -> str:
         if self._cell is None and self._layout_ratios and change.key.endswith("channels_last"):
             return f"{self._measured.origin}: the kernels that change the layout"
@@ -334,6 +343,9 @@ class _Given:
 
     def with_change(self, change: Change) -> tuple[float | None, float, str]:
         return self.changed_wall_s, self.changed_kernel_s, self.origin
+
+    def noise(self, change: Change) -> float:
+        return 0.0  # whoever knew the times has weighed them
 
 
 def layout_ratios(ledger: Ledger) -> dict[Ops, float]:

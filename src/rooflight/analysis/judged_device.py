@@ -43,8 +43,9 @@ def judged_on(ledger: Ledger, on: Device | None) -> tuple[Device | None, str]:
             return None, "this step was not measured: name a device to have its times predicted there"
         device = on
     assert device is not None
-    if device.kind == "cpu":
-        return None, f"{device.title} is a CPU: verdicts are for GPUs"
+    if not device.is_cuda:
+        what = "is a CPU" if device.kind == "cpu" else "runs no CUDA kernels"
+        return None, f"{device.title} {what}: verdicts are for GPUs of NVIDIA and AMD"
     return device, ""
 
 

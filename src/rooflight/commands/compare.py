@@ -104,6 +104,6 @@ def _device(name: str) -> Device:
     from rooflight.prediction.resolve_devices import devices_of
 
     devices = devices_of(name, None)
-    if len(devices) != 1 or devices[0].kind != "gpu":
-        raise BadInput("--on names one GPU here (see `rooflight list devices`)")
+    if len(devices) != 1 or not devices[0].is_cuda:
+        raise BadInput("--on names one GPU of NVIDIA or AMD here (see `rooflight list devices`)")
     return devices[0]

@@ -19,7 +19,7 @@ def command(what: str, name: str | None, as_json: bool) -> None:
     every metric with its definition.
 
     `rooflight list devices NAME` shows every value of one device with its source; NAME is what `rooflight predict --on`
-    takes: a name, a .toml file, or `here`.
+    takes: a name, a .toml file, a few numbers, or `here`.
     """
     if what == "devices":
         _devices(name, as_json)

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     default="h200",
     show_default=True,
     metavar="DEVICE,...",
-    help="Names of `rooflight list devices`, a .toml file, or `here` for this machine's.",
+    help="Names of `rooflight list devices`, .toml files, `here` for this machine's, or a few numbers in quotes: "
+    "'memory=24GB,bandwidth=864GB/s,fp32=91.6T', also sms, clock, cache, power, capability, name and other peaks; "
+    "a ; ends such a description.",
 )
 @click.option(
     "--tier",

@@ -53,7 +53,7 @@ CHARTS = ("roofline", "memory", "lanes", "shares", "sweep", "devices", "scaling"
     metavar="DEVICE,...",
     default="h200,a100,v100",
     show_default=True,
-    help="GPUs whose times and memory the report predicts.",
+    help="GPUs whose times and memory the report predicts: as `rooflight predict --on` takes them.",
 )
 @table_options
 @measured_options

@@ -38,7 +38,7 @@ _LINE_S = 5.0
 @click.option(
     "--on",
     metavar="DEVICE,...",
-    help="Devices to predict on, and to measure on where present; `here` is this machine's.",
+    help="Devices to predict on, and to measure on where present: names, .toml files, a few numbers, or `here`.",
 )
 @click.option("--layers", metavar="LAYER,...", help="Also record the values of these layers.")
 @click.option(
@@ -135,7 +135,9 @@ def _axis(field: Field, value: Any) -> Any:
 
 
 def _words(name: str, text: str) -> list[str]:
-    words = [part.strip() for part in text.split(",")]
+    from rooflight.hardware.devices import several
+
+    words = [part.strip() for part in (several(text) if name == "on" else text.split(","))]
     if not all(words):
         raise BadInput(f"{name}: an empty name in {text!r}, write names with one comma between them")
     return words

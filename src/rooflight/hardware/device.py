@@ -90,6 +90,11 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         figure = self.tensor_flops_per_s.get(precision) or self.core_flops_per_s.get(precision)
         return self.peak("fp32") if figure is None and precision == "tf32" else figure
 
+    @property
+    def is_cuda(self) -> bool:
+        """Does torch run it as `cuda`? GPUs of NVIDIA and AMD; Apple's have kernels and an allocator of their own."""
+        return self.kind == "gpu" and self.vendor.casefold() != "apple"
+
     def core_peak(self, precision: str) -> Figure | None:
         """Of all other work: CUDA cores or vector units."""
         return self.core_flops_per_s.get(precision)

@@ -1,17 +1,20 @@
-"""The devices that come with rooflight, by name, alias or what the driver calls them; and those of a user's file."""
+"""The devices that come with rooflight, by any name that people type; and those that a user describes."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from functools import cache
 from pathlib import Path
 
 from rooflight.errors import BadInput
+from rooflight.hardware import described
 from rooflight.hardware.device import Device, read
 
 _FOLDER = Path(__file__).parent / "specs"
 _ENDING = ".toml"
-_VENDORS = ("nvidia-", "amd-", "intel-", "geforce-", "tesla-", "instinct-")
+_NOISE = frozenset("nvidia amd intel apple geforce tesla quadro instinct rtx gtx gpu graphics processor r tm".split())
+"""Words that tell no device from another."""
 
 
 USUAL = ("h200", "a100", "v100")
@@ -29,21 +32,51 @@ def known() -> tuple[Device, ...]:
     return tuple(sorted((_shipped(path.stem) for path in _FOLDER.glob(f"*{_ENDING}")), key=_order))
 
 
+def several(text: str) -> list[str]:
+    """The devices that a text names, each as `find` takes it: `,` or `;` lies between them. Parts with `=` that follow
+    one another are one description; `;` ends it.
+
+    >>> several("a100,h200")
+    ['a100', 'h200']
+    >>> several("a100,memory=24GB,bandwidth=864GB/s;memory=8GB,bandwidth=288GB/s,h200")
+    ['a100', 'memory=24GB,bandwidth=864GB/s', 'memory=8GB,bandwidth=288GB/s', 'h200']
+    """
+    found: list[str] = []
+    groups = text.split(";")
+    for group in filter(str.strip, groups) if len(groups) > 1 else groups:
+        open_description = False
+        for part in group.split(","):
+            belongs = described.is_description(part)
+            if belongs and open_description:
+                found[-1] += f",{part}"
+            else:
+                found.append(part)
+            open_description = belongs
+    return found
+
+
 def find(text: str) -> Device:
-    """The device that `--on` means: a name or an alias of the database, or a path to a .toml file."""
+    """The device that `--on` means: a name of the database however it is spelled, a path to a .toml file, or a few
+    numbers (`memory=24GB,bandwidth=864GB/s,fp32=91.6T`)."""
+    if described.is_description(text):
+        device = described.parse(text)
+        if device.name in names():
+            raise BadInput(
+                f"name={device.name} is a device that rooflight knows: give its name alone, or the numbers another name"
+            )
+        return device
     if text.endswith(_ENDING) or "/" in text or "\\" in text:
         return read(text)
-    wanted = _plain(text)
-    if (_FOLDER / f"{wanted}{_ENDING}").is_file():
-        return _shipped(wanted)
-    name = _spellings().get(wanted)
+    name = _spellings().get(_key(text))
     if name is not None:
         return _shipped(name)
-    near = [_spellings()[word] for word in difflib.get_close_matches(wanted, _spellings(), n=6, cutoff=0.5)]
+    spelled = {"-".join(_words(spelling)): name for spelling, name in _every_spelling()}
+    near = [spelled[word] for word in difflib.get_close_matches("-".join(_words(text)), spelled, n=6, cutoff=0.55)]
     near = list(dict.fromkeys(near))[:3]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise BadInput(
-        f"there is no device {text!r}: {hint}`rooflight list devices` shows all, and a .toml file describes another"
+        f"there is no device {text!r}: {hint}`rooflight list devices` shows all, and a .toml file describes another, "
+        f"or a few numbers: {described.EXAMPLE}"
     )
 
 
@@ -61,15 +94,17 @@ def _shipped(name: str) -> Device:
     return read(_FOLDER / f"{name}{_ENDING}")
 
 
+def _every_spelling() -> list[tuple[str, str]]:
+    """What devices are called, and the name it stands for. Names come first: an alias never hides one."""
+    named = [(device.name, device.name) for device in known()]
+    return named + [(text, device.name) for device in known() for text in (*device.aliases, *device.recognised_as)]
+
+
 @cache
-def _spellings() -> dict[str, str]:
-    """What `find` takes, and the name it stands for. Names come first: an alias never hides one."""
-    spelled: dict[str, str] = {}
-    for device in known():
-        spelled[device.name] = device.name
-    for device in known():
-        for text in (*device.aliases, *device.recognised_as):
-            spelled.setdefault(_plain(text), device.name)
+def _spellings() -> dict[tuple[str, ...], str]:
+    spelled: dict[tuple[str, ...], str] = {}
+    for text, name in _every_spelling():
+        spelled.setdefault(_key(text), name)
     return spelled
 
 
@@ -78,14 +113,23 @@ def _reported() -> dict[str, str]:
     return {reported: device.name for device in known() for reported in device.recognised_as}
 
 
-def _plain(text: str) -> str:
-    """`NVIDIA A100_SXM 80` as `a100-sxm-80`."""
-    plain = "-".join(text.casefold().replace("_", " ").replace("-", " ").split())
-    for vendor in _VENDORS:
-        plain = plain.removeprefix(vendor)
-    return plain
+def _words(text: str) -> list[str]:
+    """`NVIDIA A100_SXM 80GB` as `a100`, `sxm`, `80`."""
+    words = [word for word in re.split(r"[^a-z0-9+]+", text.casefold()) if word]
+    told = [re.sub(r"^(\d+)(?:g|gb|gib)$", r"\1", word) for word in words if word not in _NOISE]
+    return [re.sub(r"^[rg]tx(?=\d)", "", word) for word in told]
 
 
-def _order(device: Device) -> tuple[bool, bool, int, float, str]:
-    age = device.capability or 0
-    return device.kind == "cpu", device.vendor != "NVIDIA", age, device.bandwidth_bytes_per_s.value, device.name
+def _key(text: str) -> tuple[str, ...]:
+    """The same for every spelling of a name: letters and digits apart, in any order.
+
+    >>> _key("RTX 2080 Ti") == _key("2080ti") and _key("A100 80GB PCIe") == _key("a100-pcie-80")
+    True
+    """
+    return tuple(sorted(re.findall(r"[a-z]+|\d+|\+", " ".join(_words(text)))))
+
+
+def _order(device: Device) -> tuple[bool, bool, str, int, float, str]:
+    is_cpu, nvidia, age = device.kind == "cpu", device.vendor == "NVIDIA", device.capability or 0
+    vendor = "" if nvidia or is_cpu else device.vendor
+    return is_cpu, not nvidia, vendor, age, device.bandwidth_bytes_per_s.value, device.name

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
+from rooflight.hardware.described import EXAMPLE
 from rooflight.hardware.device import Device, Figure
 from rooflight.hardware.devices import recognise_name
 from rooflight.machine import Machine, entry_of, nvml
@@ -69,7 +70,10 @@ class Recognised:
             return UNKNOWN_BANDWIDTH
         if self.kind == "cpu":
             return f"{_CPUINFO} tells too little of it: give a device of `rooflight list devices` or a .toml file"
-        return "it is not in the database: give a device of `rooflight list devices` or a .toml file"
+        return (
+            "it is not in the database: give a device of `rooflight list devices`, a .toml file, or a few numbers of "
+            f"it: {EXAMPLE}"
+        )
 
 
 def this_device(

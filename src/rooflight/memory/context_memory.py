@@ -68,6 +68,9 @@ _USABLE, _USABLE_WITH_ECC = 0.985, 0.915
 sixteenth is theirs (T4, L4 and L40S: 91 to 93%)."""
 
 
+OTHER_ALLOCATOR = "counted is what tensors take: neither the allocator of Apple's Metal nor what it keeps is modelled"
+
+
 @dataclass(frozen=True)
 class ContextMemory:
     """Bytes, and what was assumed to know them."""
@@ -79,8 +82,8 @@ class ContextMemory:
 
 def context_memory(device: Device, code_bytes: int) -> ContextMemory:
     """Of a process on the device that has loaded so much code of libraries."""
-    if device.kind == "cpu":
-        return ContextMemory(int(device.memory_bytes.value), 0, ())
+    if not device.is_cuda:
+        return ContextMemory(int(device.memory_bytes.value), 0, () if device.kind == "cpu" else (OTHER_ALLOCATOR,))
     nbytes, assumed = code_bytes, []
     if device.context_bytes is not None:
         nbytes += int(device.context_bytes.value)

@@ -80,7 +80,7 @@ class MemoryPredictor:
     def of(self, step: Step, device: Device, *, timeline: bool = False, change: ScriptChange | None = None) -> Memory:
         """`change`: of what is allocated, as when the step is one rank's part of a larger one."""
         ranks, around = self._ranks(step, device, watched=timeline, change=change), self._around(step, device)
-        room, on_gpu = _room(around), device.kind == "gpu"
+        room, on_gpu = _room(around), device.is_cuda
         runs = {rank.stage: self._within(rank, device, room) for rank in ranks}
         failing = [rank for rank in ranks if runs[rank.stage] is None]
         if failing:
@@ -145,7 +145,7 @@ class MemoryPredictor:
             step,
             change,
             watched,
-            device.kind,
+            device.is_cuda,
             cast,
             self._fraction_bytes(device) if self.settings.garbage_collection_threshold else None,
         )
@@ -186,24 +186,24 @@ class MemoryPredictor:
 
     def _whole(self, step: Step, device: Device) -> AllocationScript:
         chip = chip_of(device)
-        if device.kind == "cpu":
+        if not device.is_cuda:
             return AllocationScript(step.once(lifetimes_of), sizes_of(step, chip), [()] * len(step.ledger.ops), {})
         workspaces = self.workspaces.of(device.name) if _has_convolutions(step) else None
         return script_of(step, OpWorkspaces(chip, workspaces), chip, device.capability)
 
     def _workspace_notes(self, step: Step, device: Device) -> tuple[str, ...]:
-        taken_over = device.kind == "gpu" and self.workspaces.origin(device.name) != device.name
+        taken_over = device.is_cuda and self.workspaces.origin(device.name) != device.name
         return (TAKEN_OVER,) if taken_over and _has_convolutions(step) else ()
 
     def _allocator(self, device: Device, capacity: int | None) -> CachingAllocator:
-        if device.kind == "cpu":
+        if not device.is_cuda:
             return PlainAllocator(self.settings, capacity)
         return CachingAllocator(self.settings, capacity, self._fraction_bytes(device))
 
     def _fraction_bytes(self, device: Device) -> int | None:
         """What a memory fraction leaves to torch's allocator; the context is not in it."""
         part = self.settings.memory_fraction
-        return None if part is None or device.kind == "cpu" else int(part * usable_bytes(device)[0])
+        return None if part is None or not device.is_cuda else int(part * usable_bytes(device)[0])
 
     def _around(self, step: Step, device: Device) -> ContextMemory:
         """What a process has around the allocator; a memory fraction leaves it less than there is."""

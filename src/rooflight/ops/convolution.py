@@ -124,6 +124,11 @@ def convolution_tasks(op: Op) -> list[Task]:
     return [main, broadcast_task(out)] if op.has("bias") else [main]
 
 
+def is_over_volumes(op: Op) -> bool:
+    """Three sides: kernels of their own, none of which was timed."""
+    return "convolution" in op.packet and op.has("weight") and len(op.tensor("weight").shape) == 5
+
+
 _SWAPPED = {"conv-forward": "conv-dgrad", "conv-dgrad": "conv-forward", "conv-wgrad": "conv-wgrad"}
 
 

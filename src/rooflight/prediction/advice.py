@@ -7,13 +7,15 @@ by the ratio of the predictions with and without it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from rooflight import metrics
 from rooflight.errors import RooflightError
-from rooflight.prediction.device_run import DeviceRun, device_runs
-from rooflight.prediction.result import Advice
+from rooflight.prediction.device_run import HOST_DEVIATION, DeviceRun, device_runs
+from rooflight.prediction.result import NINETY, Advice
+from rooflight.prediction.tiers import Predictor
 from rooflight.step.changes import Change, changes_of
 from rooflight.step.costed_step import Step
 
@@ -37,24 +39,51 @@ class Timing(Protocol):
         """Its wall and its kernels' time with a change, and how they were found."""
         ...
 
+    def noise(self, change: Change) -> float:
+        """By how much its gain may be off: the half of a 90% interval."""
+        ...
+
 
 class PredictedTiming:
     """Of a step that was predicted: what it takes with a change is predicted likewise."""
 
     def __init__(self, run: DeviceRun) -> None:
-        self._predictor = run.predictor
+        self._run, self._predictor = run, run.predictor
+        self._runs: dict[str, DeviceRun] = {}
         self.wall_s, self.kernel_s = run.wall_s, run.gpu_s
         header, batch = run.step.ledger.header, run.step.batch
         self.samples = None if batch is None else batch * header.accumulate
         self.origin = f"predicted, {run.predictor.tier} on {run.predictor.device.name}"
 
     def with_change(self, change: Change) -> tuple[float | None, float, str]:
-        other = device_runs(change.step, [self._predictor])[0]
+        other = self._with(change)
         return other.wall_s, other.gpu_s, self.origin
+
+    def noise(self, change: Change) -> float:
+        """Kernels that the change leaves alone are as far off with it as without; and how far off the host is, a graph
+        shows."""
+        before, after = self._run.times.seconds, self._with(change).times.seconds
+        changed = float(after[before != after].sum()) / float(after.sum() or 1.0)
+        host = max(0.0, 1 - self.kernel_s / self.wall_s) if change.step.is_graph and self.wall_s else 0.0
+        return math.hypot(ratio_noise(self._predictor) * changed, NINETY * HOST_DEVIATION * host)
+
+    def _with(self, change: Change) -> DeviceRun:
+        if change.key not in self._runs:
+            self._runs[change.key] = device_runs(change.step, [self._predictor])[0]
+        return self._runs[change.key]
+
+
+def ratio_noise(predictor: Predictor) -> float:
+    """By how much the ratio of two predicted times of the same op may be off, most of whose errors are the same: the
+    half of a 90% interval."""
+    return NINETY * (_OF_RATIO if predictor.looks_up else _OF_TRANSFERRED_RATIO)
+
+
+_OF_RATIO, _OF_TRANSFERRED_RATIO = 0.05, 0.1
 
 
 def advise(changes: Sequence[Change], timing: Timing) -> tuple[Advice, ...]:
-    """The changes that are worth it, best first. Where one makes kernels faster and the host keeps them waiting, both
+    """The changes that are worth it, best first; a gain that may be none is not. Where one makes kernels faster and the host keeps them waiting, both
     together are looked at too."""
     gains = [(change, advice_of(change, timing)) for change in changes]
     graph = next((advice for change, advice in gains if change.key == "graph"), None)
@@ -63,7 +92,7 @@ def advise(changes: Sequence[Change], timing: Timing) -> tuple[Advice, ...]:
         best, _ = max(kernels, key=lambda row: row[1].gain_of_kernels)
         both = best.and_graphs()
         gains.append((both, advice_of(both, timing)))
-    worth = [advice for _, advice in gains if advice.gain >= metrics.WORTH]
+    worth = [advice for change, advice in gains if advice.gain >= max(metrics.WORTH, timing.noise(change))]
     return tuple(sorted(worth, key=lambda advice: -advice.gain))
 
 

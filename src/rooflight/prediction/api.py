@@ -30,6 +30,7 @@ from rooflight.prediction.resolve_devices import (
     assumed_notes,
     ceilings_of,
     devices_of,
+    guess_notes,
     has_spec_only,
     own_workspaces,
     predictor_of,
@@ -186,7 +187,7 @@ class Question:
 
     def _check(self) -> None:
         """One line for what cannot be asked for at once."""
-        how, device = self.asked.options, self.devices[0]
+        how = self.asked.options
         changes = [FIELDS[name].option for name in _CHANGES if getattr(how, name)]
         if self.micro_batches is not None and self.layout is None:
             raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
@@ -197,10 +198,12 @@ class Question:
                 "the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs out, or --tier spec and "
                 "--ppp"
             )
-        if device.kind == "cpu" and how.graphs:
-            raise BadInput(f"{device.name} is a CPU: CUDA graphs are for GPUs, leave --graphs out")
-        if changes and (self.tier == "spec" or device.kind == "cpu"):
-            who = f"{device.name} is a CPU" if device.kind == "cpu" else "the spec tier knows no kernels"
+        other = next((device for device in self.devices if not device.is_cuda), None)
+        what = "" if other is None else "a CPU" if other.kind == "cpu" else f"{other.vendor}'s"
+        if other is not None and how.graphs:
+            raise BadInput(f"{other.name} is {what}: CUDA graphs are for GPUs of NVIDIA and AMD, leave --graphs out")
+        if changes and (self.tier == "spec" or other is not None):
+            who = "the spec tier knows no kernels" if other is None else f"{other.name} is {what}"
             raise BadInput(f"{who}, and {changes[0]} changes those of a GPU: leave {changes[0]} out")
 
 
@@ -242,6 +245,7 @@ class _GenerationJob:
                 *((COMPILE_ASSUMES,) if steps[0].is_compiled and predictors else ()),
                 *self.trace.notes,
                 *(note for _, notes in self.by_device for note in notes),
+                *guess_notes(source.device for source in self.sources),
                 *vendor_notes(predictors),
                 *versions_notes(predictors),
                 *assumed_notes(predictor.device for predictor in predictors),

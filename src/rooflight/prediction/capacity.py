@@ -185,7 +185,7 @@ def _changes(
     asked: StepRequest, step: Step, place: OneDevice, memories: MemoryPredictor, *, fits: bool
 ) -> Iterator[_MemoryChange]:
     batch, options, training = step.batch or 1, asked.options, step.ledger.header.step == "train"
-    on_gpu = place.device.kind == "gpu"
+    on_gpu = place.device.is_cuda
     if on_gpu and (wide := _with_expandable_segments(memories)) is not None:
         words = "segments that grow, by PYTORCH_CUDA_ALLOC_CONF"
         yield _MemoryChange(words, f"--allocator {asked.expandable}", lambda: step, place, wide)
@@ -309,7 +309,7 @@ def with_limits(
     for place in places:
         if any_batch is not None:
             limit = any_batch.largest(place, memories, near=near)
-            if wide is not None and place.device.kind == "gpu" and not limit.why:
+            if wide is not None and place.device.is_cuda and not limit.why:
                 more = any_batch.largest(place, wide, near=limit.value or near).value
                 limit = structs.replace(limit, with_expandable_segments=more, expandable_settings=asked.expandable)
             limits.append(limit)

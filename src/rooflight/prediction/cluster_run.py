@@ -185,9 +185,11 @@ class Cluster(OneDevice):
         return self._fabric_of(self.layout)
 
     def _fabric_of(self, layout: Layout) -> Fabric:
-        if self.device.kind == "cpu":
+        if not self.device.is_cuda:
+            what = "a CPU" if self.device.kind == "cpu" else f"{self.device.vendor}'s"
             raise BadInput(
-                f"{self.device.name} is a CPU: many devices are predicted for GPUs only, leave --gpus and --nodes out"
+                f"{self.device.name} is {what}: many devices are predicted for GPUs of NVIDIA and AMD only, leave "
+                "--gpus and --nodes out"
             )
         return fabric_of(self.device, gpus_per_node=min(layout.gpus, layout.gpus_per_node))
 

@@ -23,7 +23,7 @@ from rooflight.step.cache_reuse import Array
 from rooflight.step.costed_step import Step, ledger_of
 from rooflight.step.host_calls import PHASES, host_seconds
 
-_HOST_DEVIATION = 0.25
+HOST_DEVIATION = 0.25
 """One standard deviation of the host's time: two runs of one script on two machines of the same kind differed by 21% in
 the mean."""
 _COSTLIEST = 10
@@ -55,7 +55,7 @@ class DeviceRun:
 
     def prediction(self) -> Prediction:
         gpu_s, wall_s = self.gpu_s, self.wall_s
-        host_deviation = _HOST_DEVIATION * self.host_s if self.host_s >= gpu_s else 0.0
+        host_deviation = HOST_DEVIATION * self.host_s if self.host_s >= gpu_s else 0.0
         deviation = max(host_deviation, self.times.deviation_s * min(1.0, gpu_s / wall_s if wall_s else 1.0))
         floor_s = float(self.times.floor_s.sum())
         return _prediction(

@@ -3,6 +3,7 @@ about it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration, calibration_for, read
-from rooflight.hardware.device import Device, Figure
-from rooflight.hardware.devices import find, names, recognise_name
+from rooflight.hardware.described import ASSUMED, is_described
+from rooflight.hardware.device import Device, Figure, figures
+from rooflight.hardware.devices import find, names, recognise_name, several
 from rooflight.hardware.roofs import Ceilings
 from rooflight.hardware.workspaces import WorkspacePoints
 from rooflight.machine import installed_gpus
@@ -40,13 +42,16 @@ def read_calibration(given: str | Path | Calibration | None) -> Calibration | No
 
 
 def devices_of(on: str | Device | Sequence[str | Device], calibration: Calibration | None = None) -> list[Device]:
-    """Every device, once. A text may name several, with commas between them; those of a list name one each."""
-    given: Sequence[str | Device] = on.split(",") if isinstance(on, str) else [on] if isinstance(on, Device) else on
+    """Every device, once. A text may name several, with commas between them, or describe some; those of a list name one
+    each."""
+    given: Sequence[str | Device] = several(on) if isinstance(on, str) else [on] if isinstance(on, Device) else on
     devices: dict[str, Device] = {}
     for name in given:
         device = name if isinstance(name, Device) else device_of(name, calibration)
         if devices.setdefault(device.name, device) != device:
-            raise BadInput(f"two devices are called {device.name}: give the one in the file another name")
+            raise BadInput(
+                f"two devices are called {device.name}: give one of them another name, in its file or with name="
+            )
     return list(devices.values())
 
 
@@ -89,9 +94,36 @@ def _here(text: str, calibration: Calibration | None) -> Device:
         raise BadInput("no device of this machine is recognised: `rooflight list devices` shows those that are known")
     if here.device is not None:
         return here.device
+    if here.outline is None and here.kind == "gpu" and (told := _told_by_torch(here.reported)):
+        raise BadInput(
+            f"{here.reported}, the device of this machine, is not in the database: give what torch tells of it, "
+            f"corrected where you know better: --on '{told}'"
+        )
     if here.outline is None:
         raise BadInput(f"{here.reported}, the device of this machine: {here.lacks}")
     return _measured(here.outline, calibration)
+
+
+def _told_by_torch(reported: str) -> str:
+    """A GPU of NVIDIA in a few numbers; empty: torch does not see it, or only a slice of it."""
+    import torch
+
+    if not torch.cuda.is_available() or torch.version.hip is not None or "MIG" in reported:
+        return ""
+    about = torch.cuda.get_device_properties(torch.cuda.current_device())
+    # Both edges of the memory's clock carry data; clocks are in kHz, the bus in bits.
+    bandwidth = 2 * getattr(about, "memory_clock_rate", 0) * 1e3 * getattr(about, "memory_bus_width", 0) / 8
+    clock_mhz = getattr(about, "clock_rate", 0) // 1000
+    numbers = {
+        "name": re.sub(r"[^a-z0-9]+", "-", reported.casefold()).strip("-"),
+        "memory": f"{about.total_memory / 2**30:.2f}GB",
+        "bandwidth": f"{bandwidth / 1e9:.0f}GB/s" if bandwidth else "?",
+        "sms": str(about.multi_processor_count),
+        "clock": f"{clock_mhz}MHz" if clock_mhz else "?",
+        "cache": f"{about.L2_cache_size / 2**20:g}MB",
+        "capability": f"{about.major}{about.minor}",
+    }
+    return ",".join(f"{key}={value}" for key, value in numbers.items())
 
 
 def _measured(outline: CpuOutline, calibration: Calibration | None) -> Device:
@@ -109,14 +141,19 @@ def _measured(outline: CpuOutline, calibration: Calibration | None) -> Device:
 
 
 def has_spec_only(device: Device, given: Calibration | None) -> bool:
-    """A processor that nobody calibrated: no GPU's times can be carried over to it."""
-    if device.kind != "cpu" or given is not None:
+    """A processor that nobody calibrated, or Apple's GPU: no other GPU's times can be carried over to it."""
+    if device.is_cuda or (given is not None and device.kind == "cpu"):
         return False
     changed = device.name in names() and device != find(device.name)
     return changed or calibration_for(device.name) is None
 
 
 def spec_only_note(device: Device) -> str:
+    if device.kind == "gpu":
+        return (
+            f"{device.name}: {device.vendor}'s GPUs run other kernels than CUDA's, so no measured times can be "
+            "transferred: this is the spec tier, from its data sheet"
+        )
     return (
         f"{device.name} is not calibrated, and no GPU's times can be transferred to a CPU: this is the spec tier, "
         "from its data sheet; for better times run there: rooflight calibrate --on cpu"
@@ -143,6 +180,11 @@ def predictor_of(device: Device, tier: str | None, given: Calibration | None) ->
 
 def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[Predictor, tuple[str, ...]]:
     made_on_gpu = given.cuda is not None
+    if device.kind == "gpu" and not device.is_cuda:
+        raise BadInput(
+            f"--calibration was made on {given.device}, whose kernels {device.name} does not run: leave "
+            "--calibration out"
+        )
     if made_on_gpu != (device.kind == "gpu"):
         raise BadInput(
             f"--calibration was made on a {'GPU' if made_on_gpu else 'CPU'} ({given.device}), and "
@@ -181,7 +223,7 @@ def memories_on(*devices: Device) -> MemoryPredictor:
     from rooflight.memory.cudnn_workspaces import DeviceWorkspaces
     from rooflight.memory.predict import MemoryPredictor
 
-    predictors = [predictor_of(device, None, None)[0] for device in devices if device.kind == "gpu"]
+    predictors = [predictor_of(device, None, None)[0] for device in devices if device.is_cuda]
     return MemoryPredictor(workspaces=DeviceWorkspaces(own_workspaces(predictors)))
 
 
@@ -192,12 +234,35 @@ def waited_much(text: str) -> bool:
 
 
 def assumed_notes(devices: Iterable[Device]) -> tuple[str, ...]:
-    """What a device's file leaves open, and what is taken instead."""
+    """What a device's description leaves open, and what is taken instead."""
     return tuple(
-        f"{device.name}: its file gives no l2_bytes, so a cache of {DEFAULT_CACHE_BYTES / 1e6:g} MB is assumed"
+        f"{device.name}: nothing tells its cache (l2_bytes), so one of {DEFAULT_CACHE_BYTES / 1e6:g} MB is assumed"
         for device in devices
         if device.l2_bytes is None
     )
+
+
+def guess_notes(devices: Iterable[Device]) -> tuple[str, ...]:
+    """Of devices that a few numbers describe: what nobody gave, and what was taken for it."""
+    notes = []
+    for device in filter(is_described, devices):
+        guesses = [
+            f"{key.rpartition('.')[2]} {_short(figure.value)} ({figure.source.removeprefix(ASSUMED)})"
+            for key, figure in figures(device)
+            if figure.source.startswith(ASSUMED)
+        ]
+        guesses += ["the kernels of capability 90"] if device.capability is None else []
+        if guesses:
+            notes.append(f"{device.name}: not given, so assumed: {', '.join(guesses)}")
+    return tuple(notes)
+
+
+def _short(value: float) -> str:
+    """`35.5e12` as `35.5T`, as descriptions have it."""
+    for power, prefix in ((1e12, "T"), (1e9, "G")):
+        if value >= power:
+            return f"{value / power:.3g}{prefix}"
+    return f"{value:g}"
 
 
 def vendor_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from rooflight.metrics import Bound, Fit
 from rooflight.prediction.checked_steps import Checked
 from rooflight.prediction.resolve_devices import device_of
 
-_NINETY = 1.645
+NINETY = 1.645
 """Standard deviations to either side that hold 90% of a normal error."""
 _NAMED = 6
 """Of so many predictions it is said that they are there."""
@@ -34,7 +34,7 @@ class Interval(msgspec.Struct, frozen=True):
     def around(cls, value: float, deviation: float, *, least: float = 0.0) -> Interval:
         """Of an error with this standard deviation, as likely half as twice; but for what is below the `least` that
         physics allows."""
-        times = math.exp(_NINETY * deviation / value) if value > 0 else 1.0
+        times = math.exp(NINETY * deviation / value) if value > 0 else 1.0
         return cls(max(least, value / times), value * times)
 
 

@@ -46,6 +46,8 @@ _OF_FAMILY = {"gemm": 0.08, "conv": 0.25, "attention": 0.2, "softmax": 0.18, "la
 _OF_OTHERS = 0.06
 """The same of transferred times, for ops of one family, whose kernels are better or worse on the other device: what
 families of single ops are off by on the GPUs that the transfer was tuned on (benchmarks/transfer.py)."""
+GUESSED = 0.6
+"""The same of ops that nothing like them was timed of, wherever they run."""
 _SAME_ARCHITECTURE = 0.5
 """How much of that is left where the device has the architecture of the calibrated one ..."""
 _CORRECTED = 0.6
@@ -128,9 +130,11 @@ class Predictor:
     def _op_times(self, step: Step) -> OpTimes:
         times = self.task_times(step.tasks)
         count = len(step.kinds)
+        # What a task reads is in the cache when the op does the same again, as a recurrent layer does at every step.
+        cold_s = np.where(step.is_first, times.cold_s, times.warm_s)
         warm, cold, kernels = (
             np.bincount(step.task_kind, values, count).astype(np.float64)
-            for values in (times.warm_s, times.cold_s, times.kernels)
+            for values in (times.warm_s, cold_s, times.kernels)
         )
         shares, _ = step.reuse.cold_reads(USABLE * cache_bytes(self.device))
         of = step.kind_of
@@ -142,22 +146,28 @@ class Predictor:
         near = (times.distance <= _NEAR) & ~step.guessed[step.task_kind]
         inside = float(each[near].sum() / each.sum()) if each.sum() else 1.0
         total = float(seconds.sum())
-        shared = total * math.hypot(SHARED, self._family_deviation(step.tasks, each))
+        shared = total * math.hypot(SHARED, self._family_deviation(step, each))
         return OpTimes(seconds, apart + shared, inside, kernels[of], floor_s)
 
-    def _family_deviation(self, tasks: Sequence[Task], seconds: Array) -> float:
-        """Of the sum, as a part of it: what transferred times of whole families are off by, each in its own way."""
-        if self.looks_up or not seconds.any():
+    def _family_deviation(self, step: Step, seconds: Array) -> float:
+        """Of the sum, as a part of it: what times of whole families are off by, each in its own way. Seconds are those
+        of the step's tasks."""
+        if not seconds.any():
             return 0.0
         off: dict[str, float] = {}
-        for task, taken in zip(tasks, seconds.tolist(), strict=True):
+        for task, taken, guessed in zip(step.tasks, seconds.tolist(), step.guessed[step.task_kind].tolist(), strict=True):
             family = group(task.family)
-            deviation = _OF_FAMILY.get(family.removesuffix("-forward").removesuffix("-backward"), _OF_OTHERS)
-            corrected = self.corrections is not None and self.corrections.knows(task)
-            off[family] = off.get(family, 0.0) + taken * deviation * (_CORRECTED if corrected else 1.0)
-        same = (self.device.capability or 0) // 10 == (self._origin.capability or 0) // 10
-        part = math.sqrt(sum(part**2 for part in off.values())) / float(seconds.sum())
-        return part * (_SAME_ARCHITECTURE if same else 1.0)
+            deviation = GUESSED if guessed else self._deviation_of(task, family)
+            off[family] = off.get(family, 0.0) + taken * deviation
+        return math.sqrt(sum(part**2 for part in off.values())) / float(seconds.sum())
+
+    def _deviation_of(self, task: Task, family: str) -> float:
+        if self.looks_up:
+            return 0.0
+        deviation = _OF_FAMILY.get(family.removesuffix("-forward").removesuffix("-backward"), _OF_OTHERS)
+        if (self.device.capability or 0) // 10 == (self._origin.capability or 0) // 10:
+            deviation *= _SAME_ARCHITECTURE
+        return deviation * (_CORRECTED if self.corrections is not None and self.corrections.knows(task) else 1.0)
 
     def task_seconds(self, tasks: Sequence[Task]) -> Array:
         """Of tasks that belong to no step, their inputs in memory."""
@@ -297,6 +307,11 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
             f"no calibration of {device.name}, and a GPU's cannot be transferred to a CPU: run `rooflight "
             "calibrate --on cpu` there, or use --tier spec"
         )
+    if not device.is_cuda:
+        raise BadInput(
+            f"{device.vendor}'s GPUs run other kernels than CUDA's, so no measured times can be transferred to "
+            f"{device.name}: use --tier spec"
+        )
     names = () if tier == "transferred" else _published_names(device)
     if names:
         model, words, corrections = _published(names)
@@ -319,8 +334,11 @@ def _published(names: tuple[str, ...]) -> tuple[CalibratedModel, str, Correction
 def corrected(device: Device, calibration: Calibration, words: str) -> Predictor:
     """By a calibration of some works only: what is far from its points is transferred, and corrected by what others
     published where they did."""
-    if device.kind == "cpu":
-        raise BadInput(f"a calibration of some works only corrects a GPU's times, and {device.name} is a CPU")
+    if not device.is_cuda:
+        raise BadInput(
+            f"a calibration of some works corrects times that are transferred from {ORIGIN}, and none can be transferred "
+            f"to {device.name}: use --tier spec"
+        )
     model, _ = _origin_model()
     points = (PointsOf(calibration, device, in_steps=True), *_published_points(_published_names(device)))
     source = f"{words}, the rest transferred from {ORIGIN}"

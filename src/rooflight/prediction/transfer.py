@@ -40,8 +40,6 @@ _OF_BANDWIDTH, _OF_OLD_BANDWIDTH = 0.9, 0.75
 _VOLTA = 70
 _CACHE_BYTES_PER_CYCLE = 22.0
 """Of a multiprocessor: the H200's own copies inside its cache."""
-_GEFORCE = 1.1
-"""Large products of an RTX 3090 reach 104% of its peak (LLMServingSim's layers), others 92%."""
 _USABLE_CACHE = 0.7
 _LANES = 0.5
 """How much of other work than matrix products goes with the lanes of a multiprocessor: 0 nothing, 1 all."""
@@ -57,6 +55,8 @@ class _Side:
     """What the three parts must know of a device."""
 
     device: Device
+    held_back: bool
+    """Does its power limit count? The calibrated device's times have in them what its own makes of them."""
 
     @property
     def bandwidth(self) -> float:
@@ -68,22 +68,17 @@ class _Side:
         return self.device.sms.value
 
     @property
-    def above_nominal(self) -> float:
-        """GeForce boards run above the boost clock that their sheets, and so their peaks, are of."""
-        return _GEFORCE if "GeForce" in self.device.title else 1.0
-
-    @property
     def clock_hz(self) -> float:
-        return self.above_nominal * self.device.clock_hz.value
+        return self.device.clock_hz.value
 
     @property
     def lanes(self) -> float:
         """Of a multiprocessor: fp32 operations that it begins in a cycle."""
-        return self.device.core_flops_per_s["fp32"].value / (2 * self.units * self.device.clock_hz.value)
+        return self.device.core_flops_per_s["fp32"].value / (2 * self.units * self.clock_hz)
 
     def compute_seconds(self, family: str, precision: str, numbers: Array) -> Array:
         c = columns(family, numbers)
-        rate = _OF_RATE * self.above_nominal * sustained_flops_per_s(self.device, precision)
+        rate = _OF_RATE * self._flops_per_s(precision)
         if family == "gemm":
             return product_seconds(c["m"], c["n"], c["k"], c["batch"], rate, self.units)
         flops = matrix_flops(family, c)
@@ -92,8 +87,13 @@ class _Side:
         if not family.startswith("conv-"):
             return flops / rate * (_BACKWARD if family.endswith("backward") else 1.0)
         m, n, k = convolution_product(family, c)
-        thin = flops / sustained_flops_per_s(self.device, "fp32")
+        thin = flops / self._flops_per_s("fp32")
         return np.where(is_thin(c), thin, product_seconds(m, n, k, c["groups"], rate, self.units))
+
+    def _flops_per_s(self, precision: str) -> float:
+        figure = self.device.peak(precision) or self.device.peak("fp32")
+        assert figure is not None  # every device has fp32
+        return sustained_flops_per_s(self.device, precision) if self.held_back else figure.value
 
     def memory_seconds(self, nbytes: Array, *, warm: bool) -> Array:
         if not warm:
@@ -114,13 +114,14 @@ def _blocks(family: str, numbers: Array, nbytes: Array) -> Array:
         split = np.where(c["length_q"] == 1, np.clip(c["length_kv"] / 512, 1, 64), 1.0) if "length_q" in c else 1.0
         return np.ceil(c.get("length_q", np.ones(len(numbers))) / _TILE) * c["batch"] * c["heads"] * split
     else:
-        return nbytes / _BLOCK_BYTES
+        return np.minimum(c.get("rows", np.inf), nbytes / _BLOCK_BYTES)
     return np.ceil(rows / _TILE) * np.ceil(cols / _TILE) * count * np.clip(depth / 512, 1, 64)
 
 
 def transferred(tasks: Sequence[Task], times: TaskTimes, *, origin: Device, target: Device) -> tuple[Array, Array]:
     """Warm and cold seconds on the target of tasks that take `times` on the origin."""
-    there, here = _Side(origin), _Side(target)
+    same_chips = origin.vendor == target.vendor and _generation(origin) == _generation(target)
+    there, here = _Side(origin, held_back=False), _Side(target, held_back=not same_chips)
     slower = there.clock_hz / here.clock_hz
     same_kernels = origin.vendor == target.vendor
     warm_s, cold_s = np.zeros(len(tasks)), np.zeros(len(tasks))
@@ -149,7 +150,11 @@ def transferred(tasks: Sequence[Task], times: TaskTimes, *, origin: Device, targ
             seconds[places] = slower * launches + _together(faster * wanted, grows * beyond, power)
             # A kernel shorter than a launch was taken to be is no longer elsewhere because of that.
             seconds[places] *= np.minimum(1.0, measured[places] / launches)
-    return warm_s, cold_s
+    return warm_s, np.maximum(warm_s, cold_s)
+
+
+def _generation(device: Device) -> int | None:
+    return None if device.capability is None else device.capability // 10
 
 
 def _together(first: Array, second: Array, power: float) -> Array:

@@ -151,6 +151,16 @@ class Step:
         """Of every kind: does it run anything? Views do not, nor ops whose work another one does."""
         return np.bincount(self.task_kind, minlength=len(self.kinds)) > 0
 
+    @cached_property
+    def is_first(self) -> npt.NDArray[np.bool_]:
+        """Of every task: is it the first of its like in its op?"""
+        seen: set[tuple[int, Task]] = set()
+        first = np.ones(len(self.tasks), dtype=bool)
+        for place, key in enumerate(zip(self.task_kind.tolist(), self.tasks, strict=True)):
+            first[place] = key not in seen
+            seen.add(key)
+        return first
+
     def once(self, function: Callable[[Ledger, *Arguments], Result], *arguments: *Arguments) -> Result:
         """What a function of the trace gives, computed once for the steps of all its batches."""
         return self.trace.once(function, *arguments)

@@ -42,7 +42,7 @@ def _axis(field: Field) -> tuple[str, Any, Any]:
     return field.key, Union[kind, list[kind], None] if default is None else Union[kind, list[kind]], default  # noqa: UP007
 
 
-_ON = Field("Devices of the database, `.toml` files, or `here`.", name="on", key="on", kind="text")
+_ON = Field("Devices of the database, `.toml` files, a few numbers, or `here`.", name="on", key="on", kind="text")
 _FIELDS = {field.key: field for field in (FIELDS["model"], *fields_for("study"), _ON)}
 AXES = tuple(_FIELDS)
 

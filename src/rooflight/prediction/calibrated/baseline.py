@@ -232,7 +232,17 @@ def baseline_seconds(family: str, precision: str, numbers: Array, speed: Speed) 
     seconds = memory_seconds(task_bytes(family, c, precision), speed)
     if family == "cat":
         seconds = np.maximum(seconds, np.where(c["contiguous"] > 0, 0.0, _looked_up_seconds(c["elements"], speed)))
+    if family in _ROW_ELEMENTS:
+        # A row is one block's: few long rows take as long as one of them, whatever the memory could do.
+        seconds = np.maximum(seconds, c["columns"] / (_ROW_ELEMENTS[family] * speed.clock_hz))
     return LAUNCH_S + seconds
+
+
+_ROW_ELEMENTS = {
+    "softmax-forward": 1.9, "softmax-backward": 1.5, "layer-norm-forward": 0.38, "layer-norm-backward": 0.43,
+    "group-norm-forward": 0.9, "group-norm-backward": 2.0,
+}  # fmt: skip
+"""Elements of one row in a cycle: medians of the H200's points of fewer rows than multiprocessors."""
 
 
 def _looked_up_seconds(elements: Array, speed: Speed) -> Array:

@@ -136,8 +136,10 @@ def named_report(
             f"{len(ledgers)} ledgers were given"
         )
     devices = devices_of(on, None)
-    if any(device.kind != "gpu" for device in devices):
-        raise BadInput("a report predicts on GPUs: name some with --on (see `rooflight list devices`)")
+    if not all(device.is_cuda for device in devices):
+        raise BadInput(
+            "a report predicts on GPUs of NVIDIA and AMD: name some with --on (see `rooflight list devices`)"
+        )
     ledger = ledgers[0]
     if claims is not None and (len(ledgers) == 2 or ledger.header.step is None):
         raise BadInput("a table of claims is checked against one step: give one ledger of one")

@@ -1,0 +1,169 @@
+"""Times carried over to another device, held back by its power, corrected by what was timed there."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rooflight.errors import BadInput
+from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, TimedPoints, published_name, shipped
+from rooflight.hardware.device import Device, Figure
+from rooflight.hardware.devices import find, known
+from rooflight.hardware.power import is_held_back, sustained_flops_per_s
+from rooflight.ops.kernel_task import Task
+from rooflight.prediction.calibrated.corrections import Corrections, PointsOf
+from rooflight.prediction.tiers import Predictor, corrected, predictor
+from rooflight.step.cache_reuse import Array
+
+POWER = Path(__file__).parents[2] / "benchmarks" / "h200" / "results" / "power.json"
+PUBLISHED = [device.name for device in known() if shipped(published_name(device.name)) is not None]
+
+size = st.integers(64, 4096)
+gemms = st.builds(lambda m, n, k: Task.of("gemm", "fp32", m=m, n=n, k=k), size, size, size)
+rows = st.builds(lambda r, c: Task("softmax-forward", "fp32", (r, c)), size, size)
+plain = st.builds(lambda e: Task("plain", "fp32", (e, 4 * e, 4 * e)), st.integers(1 << 12, 1 << 26))
+tasks = st.one_of(gemms, rows, plain)
+
+
+def with_more(device: Device, times: float, *fields: str) -> Device:
+    """The device with figures multiplied."""
+
+    def more(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: more(figure) for key, figure in value.items()}
+        assert isinstance(value, Figure)
+        return replace(value, value=times * value.value)
+
+    return replace(device, **{field: more(getattr(device, field)) for field in fields})
+
+
+def seconds_on(device: Device, some: list[Task]) -> Array:
+    return predictor(device, "transferred").task_times(some).cold_s
+
+
+@given(tasks, st.floats(1.0, 4.0), st.sampled_from(["v100", "rtx-4090", "t4", "mi300x"]))
+def test_more_of_anything_is_never_slower(task: Task, times: float, name: str) -> None:
+    device = find(name)
+    before = seconds_on(device, [task])[0]
+    for fields in (
+        ("bandwidth_bytes_per_s",),
+        ("core_flops_per_s", "tensor_flops_per_s", "tdp_w"),
+        ("tdp_w",),
+        ("clock_hz", "core_flops_per_s", "tensor_flops_per_s", "tdp_w"),
+    ):
+        assert seconds_on(with_more(device, times, *fields), [task])[0] <= before * (1 + 1e-9), fields
+
+
+def test_twice_the_device_takes_half_the_time_for_large_work() -> None:
+    twice = with_more(find("v100"), 2.0, "sms", "bandwidth_bytes_per_s", "core_flops_per_s", "tensor_flops_per_s", "tdp_w")
+    large = [
+        Task.of("gemm", "fp32", m=8192, n=8192, k=4096),
+        Task("plain", "fp32", (1 << 28, 1 << 30, 1 << 30)),
+        Task("softmax-forward", "fp32", (1 << 18, 1024)),
+    ]
+    assert seconds_on(twice, large) == pytest.approx(seconds_on(find("v100"), large) / 2, rel=0.05)
+
+
+def test_boards_with_few_watts_do_not_keep_their_peak_up() -> None:
+    for name, precision in (("l4", "fp32"), ("l4", "bf16"), ("t4", "fp32"), ("l40s", "bf16")):
+        assert is_held_back(find(name), precision), name
+    for name, precision in (("v100", "fp32"), ("a100", "fp32"), ("a100-sxm-80", "bf16"), ("rtx-3090", "fp16")):
+        assert not is_held_back(find(name), precision), name
+    for device in known():
+        peak = device.peak("fp32")
+        assert peak is not None
+        assert 0.05 * peak.value < sustained_flops_per_s(device, "fp32") <= peak.value, device.name
+
+
+def test_the_h200_keeps_up_what_was_measured_on_it() -> None:
+    measured = json.loads(POWER.read_text())["rows"]
+    for precision in ("tf32", "bf16", "fp16"):  # fp32 products end before the power does
+        assert sustained_flops_per_s(find("h200"), precision) == pytest.approx(
+            measured[f"gemm.{precision}"]["rate"], rel=0.1
+        )
+
+
+def calibration_of(some: list[Task], seconds: Array, device: str = "NVIDIA A10") -> Calibration:
+    groups: dict[tuple[str, str], list[list[int]]] = {}
+    for task, taken in zip(some, seconds.tolist(), strict=True):
+        ns = max(1, round(taken * 1e9))
+        groups.setdefault((task.family, task.precision), []).append([*task.numbers, ns, ns, 1])
+    points = tuple(TimedPoints(*key, rows, "a test") for key, rows in groups.items())
+    return Calibration(
+        format_version=FORMAT_VERSION, rooflight="0", torch="2.11", device=device, cuda="13", points=points, partial=True
+    )  # fmt: skip
+
+
+def test_points_correct_what_is_like_them_and_nothing_else() -> None:
+    device = find("a10")
+    some = [Task.of("gemm", "bf16", m=m, n=1024, k=k) for m in (512, 1024, 2048, 4096) for k in (512, 1024, 2048)]
+    plain_ = predictor(device, "transferred")
+    given_ = corrected(device, calibration_of(some, 2 * plain_.task_times(some).warm_s), "given")
+    assert given_.tier == "calibrated" and not given_.looks_up
+    near = [Task.of("gemm", "bf16", m=1500, n=1024, k=900), Task.of("gemm", "fp16", m=1500, n=1024, k=900)]
+    ratio = given_.task_times(near).warm_s / plain_.task_times(near).warm_s
+    assert (ratio > 1.8).all() and (ratio < 2.05).all()
+    others = [Task.of("gemm", "fp32", m=1500, n=1024, k=900), Task("plain", "bf16", (1 << 20, 1 << 21, 1 << 21))]
+    assert given_.task_times(others).warm_s == pytest.approx(plain_.task_times(others).warm_s)
+
+
+def test_a_gradient_learns_a_part_from_its_forward_pass() -> None:
+    device = find("a10")
+    sizes = {"n": 16, "h": 28, "w": 28, "r": 3, "s": 3, "stride": 1, "pad": 1}
+    some = [Task.of("conv-forward", "fp32", **sizes, c=c, k=k) for c in (64, 128, 256) for k in (64, 128, 256)]
+    plain_ = predictor(device, "transferred")
+    given_ = corrected(device, calibration_of(some, 2 * plain_.task_times(some).warm_s), "given")
+    gradient = [Task.of("conv-wgrad", "fp32", **sizes, c=128, k=128)]
+    ratio = float(given_.task_times(gradient).warm_s[0] / plain_.task_times(gradient).warm_s[0])
+    assert 1.3 < ratio < 1.9
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_published_point_says_where_it_is_from(name: str) -> None:
+    calibration = shipped(published_name(name))
+    assert calibration is not None and calibration.partial
+    known_sources = ("NeuSight 6945927", "aiconfigurator 095f58a", "LLMServingSim 5daddb2", "DeepBench da81ba7")
+    assert all(group.source.startswith(known_sources) for group in calibration.points)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_points_that_are_left_out_are_predicted_better_than_by_transfer_alone(name: str) -> None:
+    calibration = shipped(published_name(name))
+    assert calibration is not None
+    lots, device = random.Random(1), find(name)
+    kept, asked, truth = [], [], []
+    for group in calibration.points:
+        out = set(lots.sample(range(len(group.rows)), len(group.rows) // 5))
+        kept.append(replace(group, rows=[row for place, row in enumerate(group.rows) if place not in out]))
+        chosen = sorted(out)[:40]
+        asked += [group.tasks()[place] for place in chosen]
+        truth += [group.rows[place][-3] * 1e-9 for place in chosen]
+    plain_ = predictor(device, "transferred")
+    points = PointsOf(replace(calibration, points=tuple(kept)), device, in_steps=True)
+
+    def transferred(some: list[Task], on: Device) -> Array:
+        return Predictor(on, "transferred", plain_.model, "").task_times(some).warm_s
+
+    there = transferred(asked, device)
+    here = there * Corrections([points], transferred).of(asked).ratio  # type: ignore[arg-type]
+    errors = [np.abs(np.log(seconds / np.array(truth))) for seconds in (there, here)]
+    assert np.median(errors[1]) < 0.7 * np.median(errors[0])
+    assert np.mean(errors[1]) < 0.25
+
+
+def test_some_works_of_one_gpu_say_nothing_of_another() -> None:
+    some = [Task.of("gemm", "bf16", m=512, n=512, k=512)]
+    calibration = calibration_of(some, np.array([1e-4]), device="NVIDIA L4")
+    with pytest.raises(BadInput, match=r"some works of NVIDIA L4 only.*predict on l4"):
+        from rooflight.prediction.resolve_devices import predictor_of
+
+        predictor_of(find("a10"), None, calibration)
+    with pytest.raises(BadInput, match="none can be transferred to m4"):
+        corrected(find("m4"), calibration, "given")
