@@ -24,7 +24,7 @@ from rooflight import __version__
 from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, TimedPoints
 from rooflight.hardware.devices import find
 from rooflight.hardware.recorded_tables import encode
-from rooflight.ops.kernel_task import Task
+from rooflight.ops.kernel_task import Task, attention_task
 
 CALIBRATIONS = Path(__file__).parents[1] / "src" / "rooflight" / "hardware" / "calibrations"
 _MOST = 1500
@@ -42,12 +42,11 @@ class Timed(NamedTuple):
     source: str
 
 
-def attention_task(
-    kernel: str, precision: str, *, batch: int, heads: int, heads_kv: int, length_q: int, length_kv: int, head_dim: int,
-    causal: bool,
-) -> Task:  # fmt: skip
+def attention(
+    kernel: str, *, batch: int, heads: int, heads_kv: int, length_q: int, length_kv: int, head_dim: int, causal: bool
+) -> Task:
     numbers = (batch, heads, heads_kv, length_q, length_kv, head_dim, int(causal), 0)
-    return Task(f"attention-{kernel}-forward", precision, numbers)
+    return attention_task(kernel, "bf16", "forward", numbers)
 
 
 Reader = Callable[[Path], Iterator[Timed]]
@@ -119,8 +118,8 @@ def aiconfigurator(name: str, kernel: str) -> Reader:
                 if not known or (causal and int(row["step"])) or row["kernel_source"].endswith("fa4"):
                     continue
                 past = int(row["isl"]) if causal else int(row["step"]) + int(row["isl"])
-                task = attention_task(
-                    kernel, "bf16", batch=int(row["batch_size"]), heads=int(row["num_heads"]),
+                task = attention(
+                    kernel, batch=int(row["batch_size"]), heads=int(row["num_heads"]),
                     heads_kv=int(row["num_key_value_heads"]), length_q=int(row["isl"]) if causal else 1,
                     length_kv=past, head_dim=int(row["head_dim"]), causal=causal,
                 )  # fmt: skip
@@ -172,7 +171,7 @@ def _layer(name: str, tokens: int, seconds: float) -> Timed:
 
 
 def _serving_attention(seconds: float, *, length_q: int, length_kv: int, causal: bool, batch: int = 1) -> Timed:
-    task = attention_task("flash", "bf16", batch=batch, length_q=length_q, length_kv=length_kv, causal=causal, **_HEADS)
+    task = attention("flash", batch=batch, length_q=length_q, length_kv=length_kv, causal=causal, **_HEADS)
     return Timed(task, seconds, "LLMServingSim 5daddb2, attention of Llama-3.1-8B, vLLM")
 
 

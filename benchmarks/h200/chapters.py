@@ -23,7 +23,7 @@ from rooflight.hardware.devices import recognise_name
 from rooflight.hardware.recorded_tables import encode
 from rooflight.machine.installed_gpus import driver_version
 
-MOST = 2100
+MOST = 9000
 """Points of a family and precision: what is quickly timed has thousands, which would only make prediction slower."""
 
 

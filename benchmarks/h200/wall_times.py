@@ -1,15 +1,16 @@
-"""Plain wall time of steps that wait for the host, to judge predictions by, and what ops cost the host meanwhile.
+"""Plain wall time of steps, most of which wait for the host, to judge predictions by, and what the host costs meanwhile.
 
-usage: wall_times.py OUT.json SECONDS    (needs a CUDA GPU)
+usage: wall_times.py OUT.json SECONDS    (needs a CUDA GPU, torchvision and transformers)
 
 Host-bound steps differ by 21% between two machines of the same kind, and here twofold from one moment to the next: a
 host is slow for seconds at a time. So they say something about a prediction only where the host's part of its
-calibration was measured at the same time. All steps take turns, round after round, and between them the chains that
-`rooflight calibrate` times for the host; what those say is kept in the file as `host`, as in a calibration's.
+calibration was measured at the same time. All steps take turns, round after round, and between them the small networks
+that `rooflight calibrate` times for the host; what those say is kept in the file as `host`, as in a calibration's, and
+what each network took as `networks`. Predictions are fitted to those networks, never to the steps.
 
 Time is taken as in the reference rows: n steps back to back, then one synchronisation. The median of a step's runs
-counts. No profiler has run in the process before: it would slow every launch. GPU-busy times are taken by one at the
-end, to tell which steps wait for the host.
+counts. No profiler has run in the process before: it
+would slow every launch. GPU-busy times are taken by one at the end, to tell which steps wait for the host.
 """
 
 import gc
@@ -22,40 +23,54 @@ from statistics import median
 
 import torch
 
-from rooflight.calibration.host import HostBench
+from rooflight.calibration.host import HostBench, gap_seconds
 from rooflight.machine.installed_gpus import driver_version
 from rooflight.models import build
 
-MODELS = (("resnet18", None), ("resnet50", None), ("googlenet", None), ("gpt2", 128), ("distilbert-mlm", 128),
-          ("transformer", 128), ("mnist-cnn", None))  # fmt: skip
-RUN_S = 0.1
-PROFILING_S = 8
-STEPS_A_ROUND = 4
-"""So many steps for one round of the host's chains."""
+LLAMA = {"hidden_size": "1024", "intermediate_size": "2816", "num_hidden_layers": "10", "num_attention_heads": "16",
+         "num_key_value_heads": "4", "vocab_size": "32000"}  # fmt: skip
+# model, sequence, batches of inference, batches of training
+MODELS = (
+    ("resnet50", None, (1, 16), (16,)), ("resnet18", None, (1, 16), (8,)), ("vgg11", None, (1, 16), (16,)),
+    ("googlenet", None, (1,), (8,)), ("torchvision:mobilenet_v3_small", None, (1, 16), (16,)),
+    ("torchvision:efficientnet_b0", None, (1,), (8,)), ("gpt2", 128, (1, 4), (4,)), ("gpt2", 1024, (1, 4), (4,)),
+    ("distilbert-mlm", 128, (1, 8), (8,)), ("hf:bert", 128, (1,), (4,)), ("vit-b-16", None, (1, 32), (32,)),
+    ("transformer", 128, (1,), (8,)), ("mnist-cnn", None, (1, 64), (64,)),
+)  # fmt: skip
+SET = {"hf:llama": LLAMA}
+RUN_S = 0.06
+PROFILING_S = 25
+STEPS_A_ROUND = 25
+"""So many steps for one round of the host's networks."""
 
 
 def cases():
-    """Small batches, which wait for the host; and two that wait less."""
     for dtype in ("fp32", "bf16"):
-        for step, batch in (("infer", 1), ("train", 8)):
-            for model, seq in MODELS:
-                yield {"model": model, "seq": seq, "step": step, "batch": batch, "dtype": dtype}
-    for model, seq in (("resnet50", None), ("gpt2", 128)):
-        for dtype in ("fp32", "bf16"):
-            yield {"model": model, "seq": seq, "step": "infer", "batch": 8, "dtype": dtype}
+        for model, seq, infer, train in MODELS:
+            for batch in infer:
+                yield {"model": model, "seq": seq, "step": "infer", "batch": batch, "dtype": dtype}
+            for batch in train:
+                yield {"model": model, "seq": seq, "step": "train", "batch": batch, "dtype": dtype}
+        for batch in (1, 16):
+            yield {"model": "hf:llama", "seq": 512, "step": "decode", "batch": batch, "dtype": dtype}
 
 
 def stepper(case):
     """The step of the reference rows: mean-square loss, SGD with momentum or AdamW, eager."""
     torch.manual_seed(0)
-    workload = build(case["model"], batch=case["batch"], seq=case["seq"], step=case["step"], dtype=case["dtype"],
-                     device="cuda")  # fmt: skip
+    length = {"past": case["seq"]} if case["step"] == "decode" else {"seq": case["seq"]}
+    workload = build(case["model"], batch=case["batch"], **length, step=case["step"], dtype=case["dtype"],
+                     device="cuda", overrides=SET.get(case["model"], {}))  # fmt: skip
     model, args, kwargs = workload.model, workload.args, workload.kwargs
-    if case["step"] == "infer":
+    if case["step"] != "train":
+        cache = kwargs.get("past_key_values")
+        kept = [(layer, layer.keys, layer.values) for layer in cache.layers] if cache is not None else []
 
         def infer():
             with torch.no_grad():
                 model(*args, **kwargs)
+            for layer, keys, values in kept:  # the next step begins where this one did
+                layer.keys, layer.values = keys, values
 
         return infer
     optimizer = (torch.optim.AdamW(model.parameters(), lr=1e-4) if workload.optimizer == "adamw"
@@ -63,7 +78,9 @@ def stepper(case):
 
     def train():
         optimizer.zero_grad(set_to_none=True)
-        model(*args, **kwargs).float().square().mean().backward()
+        out = model(*args, **kwargs)
+        out = out if isinstance(out, torch.Tensor) else next(iter(out.values()))
+        out.float().square().mean().backward()
         optimizer.step()
 
     return train
@@ -92,7 +109,7 @@ def run_seconds(step, repeats):
     return (time.perf_counter() - start) / repeats
 
 
-def gpu_busy(step, repeats=3):
+def gpu_busy(step, repeats=2):
     from torch.profiler import ProfilerActivity, profile
 
     step()
@@ -100,38 +117,60 @@ def gpu_busy(step, repeats=3):
         for _ in range(repeats):
             step()
         torch.cuda.synchronize()
-    events = [event for event in found.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    return sum(event.device_time_total for event in events) * 1e-6 / repeats
+    events = found.profiler.kineto_results.events()
+    times = [event.duration_ns() for event in events if event.device_type() == torch.autograd.DeviceType.CUDA]
+    return sum(times) * 1e-9 / repeats, round(len(times) / repeats)
+
+
+def prepared(until):
+    """Every case with its step, as long as there is time."""
+    rows, steps = [], []
+    for case in cases():
+        if time.monotonic() > until:
+            print("out of time before", case)
+            break
+        try:
+            step = stepper(case)
+            steps.append((step, repeats_of(step)))
+            rows.append({"case": case, "runs_s": []})
+        except Exception as error:
+            print(case, f"{type(error).__name__}: {error}"[:150], flush=True)
+            torch.cuda.synchronize()
+    return rows, steps
 
 
 def main():
-    path, until = Path(sys.argv[1]), time.monotonic() + float(sys.argv[2]) - PROFILING_S
-    rows, steps = [], []
-    for case in cases():
-        step = stepper(case)
-        rows.append({"case": case, "runs_s": []})
-        steps.append((step, repeats_of(step)))
+    path, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    begun = time.monotonic()
+    rows, steps = prepared(begun + 0.45 * seconds)
+    print(f"{len(rows)} steps ready after {time.monotonic() - begun:.0f} s", flush=True)
+    gaps = gap_seconds(torch.device("cuda"))
     host = HostBench(torch.device("cuda"))
+    print(f"host ready after {time.monotonic() - begun:.0f} s", flush=True)
     gc.collect()
     gc.freeze()
-    rounds = 0
+    until, rounds = begun + seconds - PROFILING_S, 0
     while rounds < 3 or time.monotonic() < until:
         for place, (row, (step, repeats)) in enumerate(zip(rows, steps, strict=True)):
             row["runs_s"].append(run_seconds(step, repeats))
             if place % STEPS_A_ROUND == 0:
                 host.time_once()
         rounds += 1
+        print(f"round {rounds} after {time.monotonic() - begun:.0f} s, {host.rounds} of the host", flush=True)
+    path.write_text(json.dumps({"rows": rows}) + "\n")  # should the profiler fail, the times are here
+    host.count_kernels()
     for row, (step, _) in zip(rows, steps, strict=True):
         row["wall_s"] = median(row["runs_s"])
-        row["gpu_s"] = gpu_busy(step)
+        row["gpu_s"], row["kernels"] = gpu_busy(step)
     found = {
         "device": torch.cuda.get_device_name(), "torch": str(torch.__version__), "driver": driver_version(),
         "made": datetime.now(UTC).isoformat(timespec="minutes"), "rows": rows,
-        "host": {key: {"value": cost.value, "origin": cost.origin} for key, cost in host.costs().items()},
+        "host": {key: {"value": cost.value, "origin": cost.origin} for key, cost in (host.costs() | gaps).items()},
+        "networks": [{"net": net.name, "taken_s": net.taken, "kernels": net.kernels} for net in host.nets],
     }  # fmt: skip
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    path.write_text(json.dumps(found) + "\n")
     for row in rows:
-        print(*row["case"].values(), f"{1e3 * row['wall_s']:.3f} ms of {len(row['runs_s'])} runs")
+        print(*row["case"].values(), f"{1e3 * row['wall_s']:.3f} ms wall {1e3 * row['gpu_s']:.3f} GPU")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whole steps of models that are in no list of ours, timed op by op: what a predictor is developed against.
 
-usage: whole_steps.py OUT_FOLDER SECONDS    (needs a CUDA GPU, torchvision and transformers)
+usage: whole_steps.py OUT_FOLDER SECONDS [small]    (needs a CUDA GPU, torchvision, timm and transformers)
 
 The 120 reference rows and the built-in models are for testing; the ledgers that this script writes are for looking at
 errors op by op while a model of the time is being made.
@@ -30,7 +30,26 @@ TEXT = [
 ]  # fmt: skip
 
 
+TIMM = ["timm:resnetv2_50", "timm:nfnet_l0", "timm:mobilenetv3_large_100", "timm:convnext_nano"]
+
+
+def small_batches():
+    """Where few works of the calibration were like what a network does: batches of one, grouped convolutions, weights
+    that are made in the step, relative positions."""
+    for step, batch in (("infer", 1), ("train", 16), ("infer", 16)):
+        for dtype in ("bf16", "fp32"):
+            for name in ("mobilenet_v2", "efficientnet_b0", "regnet_y_1_6gf", "convnext_tiny", "resnext50_32x4d",
+                         "shufflenet_v2_x1_0", "mnasnet1_0"):  # fmt: skip
+                yield f"torchvision:{name}", {}, None, batch, dtype, step
+            for name in TIMM:
+                yield name, {}, None, batch, dtype, step
+            yield "hf:t5", {}, 160, batch, dtype, step
+
+
 def cases():
+    if len(sys.argv) > 3:
+        yield from small_batches()
+        return
     for dtype in ("fp32", "bf16"):
         for step, batch in (("infer", 3), ("infer", 40), ("train", 12)):
             for name, overrides, seq in TEXT:
@@ -50,7 +69,7 @@ def main() -> None:
         label = f"{name.split(':')[1]}-{step}-b{batch}-{dtype}"
         try:
             ledger = rooflight.measure(
-                name, batch=batch, seq=seq, step=step, dtype=dtype, overrides=overrides, counters="none", repeat=10,
+                name, batch=batch, seq=seq, step=step, dtype=dtype, overrides=overrides, counters="none", repeat=10 if len(sys.argv) < 4 else 4,
                 **({"loss": "mse"} if step == "train" else {}),
             )  # fmt: skip
             save(ledger, folder / f"{label}.json.gz", force=True)

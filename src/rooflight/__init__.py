@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from rooflight.ops.registry import Work, formula, task
     from rooflight.prediction.accuracy import accuracy
     from rooflight.prediction.api import predict
+    from rooflight.prediction.recorded_calibration import calibration_from
     from rooflight.reporting.report.api import report
     from rooflight.study.api import study
 
 _HOMES = {
+    "calibration_from": "rooflight.prediction.recorded_calibration",
     "accuracy": "rooflight.prediction.accuracy",
     "compare": "rooflight.analysis.comparison.api",
     "estimate": "rooflight.estimation.api",
@@ -64,6 +66,7 @@ __all__ = [
     "Work",
     "__version__",
     "accuracy",
+    "calibration_from",
     "compare",
     "estimate",
     "formula",

@@ -142,7 +142,7 @@ def test_a_time_that_makes_no_sense_is_one_clear_line(rooflight, seconds, tmp_pa
     ("arguments", "message"),
     [
         (["--seconds", "soon"], "'soon' is not a valid float"),
-        (["--on", "tpu"], "'tpu' is not one of"),
+        (["--on", "tpu"], "--on is cuda or cpu here, not 'tpu'"),
         (["--on", "cuda"], "no GPU here that torch can use"),
         (["--on", "cpu", "-o", "{tmp}"], "is a folder: give a file name"),
         (["--on", "cpu", "-o", "{tmp}", "--force"], "is a folder: give a file name"),

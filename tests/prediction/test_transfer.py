@@ -141,12 +141,13 @@ def test_points_that_are_left_out_are_predicted_better_than_by_transfer_alone(na
     kept, asked, truth = [], [], []
     for group in calibration.points:
         out = set(lots.sample(range(len(group.rows)), len(group.rows) // 5))
-        kept.append(replace(group, rows=[row for place, row in enumerate(group.rows) if place not in out]))
+        rows = [row for place, row in enumerate(group.rows) if place not in out]
+        kept.append(replace(group, rows=rows, in_steps=True))
         chosen = sorted(out)[:40]
         asked += [group.tasks()[place] for place in chosen]
         truth += [group.rows[place][-3] * 1e-9 for place in chosen]
     plain_ = predictor(device, "transferred")
-    points = PointsOf(replace(calibration, points=tuple(kept)), device, in_steps=True)
+    points = PointsOf(replace(calibration, points=tuple(kept)), device)
 
     def transferred(some: list[Task], on: Device) -> Array:
         return Predictor(on, "transferred", plain_.model, "").task_times(some).warm_s

@@ -17,6 +17,7 @@ from rooflight_docs.markdown import cell, code, table
 
 GROUPS = {
     "Cost, measure, predict": ("estimate", "measure", "predict", "accuracy", "compare", "study", "report"),
+    "Calibrations": ("calibration_from",),
     "Files": ("load", "save", "join"),
     "Regions of a program": ("region", "regions", "regions_ledger", "save_regions", "Region"),
     "Rows": ("Ledger", "Op"),

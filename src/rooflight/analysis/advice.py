@@ -322,7 +322,7 @@ class Advisor:
             device[self._place(row.ops)] += row.time_s
             kernels[self._place(row.ops)] += row.kernels
         graph = step.is_graph
-        host = np.zeros(len(ledger.ops)) if graph else host_seconds(ledger, self._predictor.host)
+        host = np.zeros(len(ledger.ops)) if graph else host_seconds(ledger, self._predictor.host, kernels=kernels)
         waits = np.zeros(len(ledger.ops), dtype=bool) if graph else step.waits
         clocks = _FittedClocks(host, device, kernels * gap_of(self._predictor, graphs=graph), waits)
         if self._cell is not None:

@@ -1,1 +1,1 @@
-"""Micro-benchmarks that `rooflight calibrate` runs: how long a device takes for work of our own choosing."""
+"""How long a device takes for work: micro-benchmarks that `rooflight calibrate` runs, and times that are there."""

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rooflight.calibration.case import DTYPES, Call, Cases, TensorPool, case
 from rooflight.calibration.sampling import choice, is_power_of_two, points, whole
-from rooflight.ops.kernel_task import Task
+from rooflight.ops.kernel_task import Task, attention_task
 
 _BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -64,12 +64,12 @@ def cached_cases(kernel: str, precision: str, peak: float, seed: int, longest_s:
         if is_power_of_two(batch) and any(is_power_of_two(length_kv - extra) for extra in (0, 1)):
             batch += 2 if batch == 1 else 1
         numbers = (batch, heads, heads_kv, length_q, length_kv, head_dim, 0, bias)
-        yield case(_cached, Task(f"attention-{kernel}-forward", precision, numbers))
+        yield case(_cached, attention_task(kernel, precision, "forward", numbers), numbers)
 
 
-def _cached(task: Task, pool: TensorPool) -> Call:
+def _cached(task: Task, numbers: tuple[int, ...], pool: TensorPool) -> Call:
     """To be run where its kernel is set. Keys and values lie as a cache keeps them: head by head."""
-    batch, heads, heads_kv, length_q, length_kv, head_dim, _, bias = task.numbers
+    batch, heads, heads_kv, length_q, length_kv, head_dim, _, bias = numbers
     take = pool.taking(task.precision)
     q = take(batch, length_q, heads, head_dim).transpose(1, 2)
     k, v = (take(batch, heads_kv, length_kv, head_dim) for _ in range(2))

@@ -122,11 +122,11 @@ class GpuClock:
 
     def _timed(self, ready: _Made, workers: list[ThreadPoolExecutor]) -> Iterator[TimedCase]:
         done: list[tuple[Task, bool]] = []
-        with _watched() as profiler:
+        with watched() as profiler:
             for worker, made in zip(workers, ready, strict=True):
                 done += worker.submit(self._run_all, made).result()
             torch.cuda.synchronize()
-        yield from _attributed(done, _segments(profiler))
+        yield from _attributed(done, kernel_segments(profiler))
 
     def _run_all(self, made: list[_Ready]) -> list[tuple[Task, bool]]:
         return [(case.task, self._run(call, inputs)) for case, call, inputs in made]
@@ -177,7 +177,7 @@ def _marked(call: Call) -> bool:
 
 
 @contextmanager
-def _watched() -> Iterator[Any]:
+def watched() -> Iterator[Any]:
     from torch.profiler import ProfilerActivity, profile
 
     with warnings.catch_warnings():
@@ -195,7 +195,7 @@ def _attributed(done: Sequence[tuple[Task, bool]], segments: Sequence[tuple[floa
             yield TimedCase(task, warm_s, cold_s, count)
 
 
-def _segments(profiler: Any) -> list[tuple[float, int]]:
+def kernel_segments(profiler: Any) -> list[tuple[float, int]]:
     """Seconds and number of kernels between the first marker and the second, the third and the fourth, and so on."""
     work = [
         (event.start_ns(), event.duration_ns(), event.name())

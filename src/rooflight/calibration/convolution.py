@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from rooflight.calibration.case import DTYPES, Call, Cases, TensorPool, case
-from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, whole
+from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, unusual, whole
 from rooflight.ops.kernel_task import Task
 
 WAYS = ("conv-forward", "conv-dgrad", "conv-wgrad")
@@ -68,6 +68,73 @@ def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
         n += 2 if n == 1 else 1
     pad = r // 2 if (r == s and side not in (2, 4, 16)) else 0
     return (n, c, h, h, k, r, s, stride, pad, 1, groups, channels_last)
+
+
+def _of_batch(u: float) -> int:
+    """A quarter of the layers for one sample, as a server has them; the others for any batch."""
+    return 1 if u < 0.25 else whole((u - 0.25) / 0.75, 2, 256)
+
+
+def _unknown_side(side: int) -> int:
+    """A side near it that no known network has, as even as it was: loads of 16 bytes depend on that."""
+    while side in KNOWN_SIDES:
+        side += 2 if side % 2 else 4
+    return side
+
+
+def _ways(precision: str, numbers: tuple[int, ...], peak: float, longest_s: float) -> Cases:
+    """All three of a layer, if it is not too large."""
+    n, c, h, w, k, r, s, stride, pad, dilation, groups, _ = numbers
+    out = output_size(h, r, stride, pad, dilation) * output_size(w, s, stride, pad, dilation)
+    if h >= r and n * max(c * h * w, k * out) <= 4e8 and 2 * n * out * k * (c // groups) * r * s / peak <= longest_s:
+        for way in WAYS:
+            yield case(call_of, Task(way, precision, numbers))
+
+
+def gate_cases(precision: str, peak: float, seed: int, longest_s: float) -> Cases:
+    """Weights of channels, made from their means: 1x1 convolutions of pictures of one pixel."""
+    for u in points(5, seed):
+        many = 8 * unusual(whole(u[1], 2, 300)) if u[3] < 0.7 else whole(u[1], 16, 2304)
+        few = max(2, whole(u[2], max(2, many // 32), max(3, many // 2), 1 if u[4] < 0.5 else 4))
+        c, k = (many, few) if u[3] * 10 % 1 < 0.5 else (few, many)
+        yield from _ways(precision, (_of_batch(u[0]), c, 1, 1, k, 1, 1, 1, 0, 1, 1, 0), peak, longest_s)
+
+
+def pointwise_cases(precision: str, peak: float, seed: int, longest_s: float, *, channels_last: bool) -> Cases:
+    """1x1 convolutions of few samples: half of the layers of most networks, and hardly anything to do in each."""
+    for u in points(6, seed):
+        n = 1 if u[0] < 0.4 else whole((u[0] - 0.4) / 0.6, 2, 32)
+        h = _unknown_side(whole(u[3], 3, 120, (1, 2, 4)[int(u[4] * 3)]))
+        aligned = choice(u[5], ((1, 2), (4, 8), (2, 24), (3, 32), (3, 64)))
+        low, high = max(8, 250 / h), min(2304, 12000 / h)
+        c, k = (max(8, whole(value, int(low), int(high), aligned)) for value in u[1:3])
+        stride = 2 if u[4] * 10 % 1 > 0.9 else 1
+        yield from _ways(precision, (n, c, h, h, k, 1, 1, stride, 0, 1, 1, int(channels_last)), peak, longest_s)
+
+
+def depthwise_cases(precision: str, peak: float, seed: int, longest_s: float, *, channels_last: bool) -> Cases:
+    """One filter a channel, as mobile networks have them, and wide ones of 7x7."""
+    for u in points(6, seed):
+        side = choice(u[4], ((5, 3), (4, 5), (4, 7)))
+        h = _unknown_side(whole(u[2], 4, 160, (1, 2, 4)[int(u[5] * 3)]))
+        aligned = choice(u[5] * 10 % 1, ((1, 1), (4, 8), (2, 24), (4, 32)))
+        c = max(8, whole(u[1], int(max(8, 1000 / h)), int(min(2304, 18000 / h)), aligned))
+        stride = 2 if u[3] > 0.75 and side < 7 else 1
+        numbers = (_of_batch(u[0]), c, h, h, c, side, side, stride, side // 2, 1, c, int(channels_last))
+        yield from _ways(precision, numbers, peak, longest_s)
+
+
+def grouped_cases(precision: str, peak: float, seed: int, longest_s: float, *, channels_last: bool) -> Cases:
+    """Groups of some channels: many thin ones or few wide ones."""
+    for u in points(6, seed):
+        width = choice(u[1], ((3, 4), (3, 8), (1, 12), (3, 16), (2, 24), (3, 32), (1, 40), (2, 48), (1, 56), (3, 64)))
+        h = _unknown_side(whole(u[3], 4, 120, (1, 2, 4)[int(u[4] * 3)]))
+        most = max(2, min(2304, 30000 // h) // width)
+        groups = 32 if u[2] < 0.15 else whole((u[2] - 0.15) / 0.85, 2, most) if most > 2 else 2
+        stride = 2 if u[5] > 0.8 else 1
+        c = groups * width
+        numbers = (_of_batch(u[0]), c, h, h, c, 3, 3, stride, 1, 1, groups, int(channels_last))
+        yield from _ways(precision, numbers, peak, longest_s)
 
 
 def output_size(size: int, kernel: int, stride: int, pad: int, dilation: int) -> int:

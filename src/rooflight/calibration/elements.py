@@ -27,7 +27,7 @@ _ELEMENTWISE: dict[str, tuple[str, torch.dtype, int, torch.dtype, Callable[..., 
     "to fp32": ("cast", _B, 1, _F, lambda x: x.to(_F)),
     "compare": ("cast", _F, 1, torch.bool, lambda x: x > 0),
     "fill fp32": ("plain", _F, 0, _F, lambda x: torch.empty_like(x).zero_()),
-    "clone fp32": ("plain", _F, 1, _F, torch.clone),
+    "clone fp32": ("copy", _F, 1, _F, torch.clone),
     "gelu fp32": ("math", _F, 1, _F, torch.nn.functional.gelu),
     "gelu bf16": ("math", _B, 1, _B, torch.nn.functional.gelu),
     "gelu backward fp32": ("math", _F, 2, _F, aten.gelu_backward),
@@ -79,6 +79,23 @@ def _broadcast(task: Task, shape: tuple[int, int], few: tuple[int, int], pool: T
     take = pool.taking(task.precision)
     factors = take(*few)
     return partial(torch.mul, take(*shape), factors)
+
+
+def mixed_cases(seed: int, largest: int) -> Cases:
+    """16 bits times 32: the kernel converts as it goes, element by element."""
+    for u in points(4, seed):
+        columns = whole(u[1], 4, 8192, 8)
+        rows = unusual(max(2, whole(u[0], 256, largest) // columns))
+        few = (rows, 1) if u[3] < 0.6 else (1, columns) if u[3] < 0.8 else (rows, columns)
+        narrow = (rows, columns) if u[2] < 0.7 else few
+        wide = few if u[2] < 0.7 else (rows, columns)
+        elements = rows * columns
+        nbytes = 2 * narrow[0] * narrow[1] + 4 * wide[0] * wide[1]
+        yield case(_mixed, Task("mixed", "fp32", (elements, nbytes, 4 * elements)), narrow, wide)
+
+
+def _mixed(task: Task, narrow: tuple[int, int], wide: tuple[int, int], pool: TensorPool) -> Call:
+    return partial(torch.mul, pool.take(*narrow, dtype=_B), pool.take(*wide))
 
 
 def _expanded(task: Task, rows: int, columns: int, pool: TensorPool) -> Call:

@@ -1,15 +1,15 @@
-"""What the host spends on an op of each class: Python, dispatcher, autograd, launch.
+"""What the host spends on an op of each class, on a launch, on a call of a module: Python, dispatcher, autograd, driver.
 
-Chains of one kind of module are run on tensors so small that the device is always done before the host. The time of a
-chain, less its views and divided by the compute ops that the tracer sees in it, is what one such op costs, with the
-module's own call.
+Small networks of our own are run on tensors so small that the device is always done before the host. What their
+phases take, by the ops, kernels and calls in them, says what each of these costs.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -17,161 +17,103 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.nn import functional as F
 
-from rooflight.calibration.clock import gpu_seconds, seconds_of
+from rooflight.calibration.clock import gpu_seconds, kernel_segments, watched
+from rooflight.calibration.host_nets import host_nets
 from rooflight.estimation.api import estimate
-from rooflight.ledger import StepKind, Value
-from rooflight.step.host_calls import cost_of, is_narrow, parts_of
+from rooflight.ledger import Ledger, StepKind, Value
+from rooflight.step.host_calls import LAYERS, module_entries, parts_of
 
-_LENGTH = 24
-_BLOCKS = 10
 _LEAST_ROUNDS = 7
-_IN_A_ROW = 4
-"""Inference follows inference, as in a server; a forward pass of training follows a backward pass."""
+_IN_A_ROW = 3
+"""Steps follow one another, as in a server or in training; the first of a row brings the host's caches back."""
 _PHASES = ("infer", "forward", "backward")
-
-
-class _AttentionLoop(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        heads = x.view(2, 16, 4, 16).transpose(1, 2)
-        return F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(2, 16, 64)
-
-
-class _Scaled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(64))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.scale
-
-
-def _module(forward: Callable[[Any, torch.Tensor], torch.Tensor]) -> type[nn.Module]:
-    """A module without state: its class has this `forward`, so that nothing is called around it."""
-    return type("_Function", (nn.Module,), {"forward": forward})
-
-
-_TOKENS, _IMAGES = (2, 16, 64), (2, 16, 8, 8)
-# class of ops: the module of its chain, the shape that goes through
-_CHAINS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "view": (_module(lambda _, x: x.transpose(1, 2).transpose(1, 2)), _TOKENS),
-    "plain": (nn.ReLU, _TOKENS),
-    "reduce": (_module(lambda _, x: x.mean(-1, keepdim=True).expand(2, 16, 64)), _TOKENS),
-    "broadcast": (_Scaled, _TOKENS),
-    "strided": (_module(lambda _, x: x.transpose(1, 2).contiguous().view(2, 16, 64)), _TOKENS),
-    "cat": (_module(lambda _, x: torch.cat([x, x], 1)[:, :16]), _TOKENS),
-    "math": (nn.GELU, _TOKENS),
-    "softmax": (lambda: nn.Softmax(-1), _TOKENS),
-    "dropout": (lambda: nn.Dropout(0.1), _TOKENS),
-    "gemm": (lambda: nn.Linear(64, 64), _TOKENS),
-    "conv": (lambda: nn.Conv2d(16, 16, 3, padding=1, bias=False), _IMAGES),
-    "batch-norm": (lambda: nn.BatchNorm2d(16), _IMAGES),
-    "layer-norm": (lambda: nn.LayerNorm(64), _TOKENS),
-    "attention": (_AttentionLoop, _TOKENS),
-    "pool": (lambda: nn.MaxPool2d(3, 1, 1), _IMAGES),
+_RANDOM_WEIGHT = 2.0
+"""Of random networks in the fit: most like those that are predicted."""
+_NARROW = (torch.bfloat16,)
+_OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-6, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-6),
 }
 
 
-def _repeated(name: str) -> nn.Module:
-    return nn.Sequential(*(_CHAINS[name][0]() for _ in range(_LENGTH)))
+@dataclass(frozen=True)
+class HostSample:
+    """What one phase of one network took, and what there was to do."""
+
+    net: str
+    phase: str
+    counts: Mapping[str, float]
+    """Classes of ops, kernels (`launch`) and calls of modules (`module`, and of some by name)."""
+    seconds: float
 
 
-class _Shaped(nn.Module):
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.shape = shape
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.view(self.shape)
-
-
-def _mixed() -> nn.Module:
-    """All classes in turn, each with weights of its own, as no network that anybody knows."""
-    modules: list[nn.Module] = []
-    shape = _CHAINS["view"][1]
-    for _ in range(_BLOCKS):
-        for make, wanted in _CHAINS.values():
-            if wanted != shape:
-                modules.append(_Shaped(shape := wanted))
-            modules.append(make())
-    return nn.Sequential(*modules)
+def host_counts(ledger: Ledger, phase: str) -> dict[str, float]:
+    """What the host has to do in a phase, as prediction reads it; kernels are not known here."""
+    of_ledger = "forward" if phase == "infer" else phase
+    counts: Counter[str] = Counter()
+    for op, called in zip(ledger.ops, module_entries(ledger), strict=True):
+        if op.phase != of_ledger:
+            continue
+        for (name, _), weight in parts_of(op):
+            if (name, phase) != ("view", "backward"):  # made inside another op's node
+                counts[name] += weight  # type: ignore[assignment]
+        counts["module"] += len(called)
+        for layer in LAYERS:
+            counts[layer] += called.count(layer)
+    return {name: float(count) for name, count in counts.items() if count}
 
 
 class HostBench:
-    """Chains of all classes of ops, timed in turn, round after round.
+    """All networks, timed in turn, round after round.
 
     A host is slow for seconds at a time, for reasons of its own: a slow moment then makes a little of everything slow,
     and not one class of ops.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._chains = {name: _Chain(_repeated(name), shape, device) for name, (_, shape) in _CHAINS.items()}
-        if device.type == "cuda":
-            self._chains |= {
-                f"{name}.bf16": _Chain(_repeated(name), shape, device, torch.bfloat16)
-                for name, (_, shape) in _CHAINS.items()
-                if name != "view"
-            }
-        self._mixture = _Chain(_mixed(), _CHAINS["view"][1], device)
+        self._device = device
+        widths = (torch.float32, *_NARROW) if device.type == "cuda" else (torch.float32,)
+        self.nets = [
+            TimedNet(f"{name}{'.bf16' if dtype in _NARROW else ''}", net, shape, device, dtype, optimizer)
+            for dtype, optimizer in zip(widths, _OPTIMIZERS, strict=False)
+            for name, net, shape in host_nets()
+        ]
         self._optimizers = {
             (name, count): _Optimizer(device, make, count) for name, make in _OPTIMIZERS.items() for count in _TENSORS
         }
-        self._shortest = _ShortestStep(device)
         self.rounds = 0
 
     def time_once(self) -> None:
-        benches: tuple[_Chain | _Optimizer | _ShortestStep, ...] = (
-            *self._chains.values(),
-            self._mixture,
-            *self._optimizers.values(),
-            self._shortest,
-        )
-        for bench in benches:
-            bench.time_once()
+        for net in self.nets:
+            net.time_once()
+        for optimizer in self._optimizers.values():
+            optimizer.time_once()
         self.rounds += 1
 
+    def count_kernels(self) -> None:
+        """Last: a profiler that ran slows every launch for as long as the process lives."""
+        if self._device.type != "cuda":
+            return
+        with watched() as profiler:
+            for net in self.nets:
+                net.run_marked()
+            torch.cuda.synchronize()
+        counts = [count for _, count in kernel_segments(profiler)]
+        for net, found in zip(self.nets, zip(*[iter(counts)] * len(_PHASES), strict=True), strict=True):
+            net.kernels = dict(zip(_PHASES, found, strict=True))
+
+    def samples(self) -> list[HostSample]:
+        return [
+            HostSample(net.name, phase, {**net.counts[phase], "launch": net.kernels[phase]}, middle(net.taken[phase]))
+            for net in self.nets
+            for phase in _PHASES
+        ]
+
     def costs(self) -> dict[str, Value]:
-        """Seconds by `class.phase`: `infer` without gradients, `forward` and `backward` of training;
-        `class.phase.bf16` for 16 bits, which other kernels compute, and more of them; `mixed.phase` is how much more
-        all of that costs in a mixture; see also `optimizer`."""
-        shortest = Value(middle(self._shortest.taken), "a training step of one op, less the op")
-        classes = self._classes()
-        return {**classes, **self._mixtures(classes), **self._updates(), "step.train": shortest}
-
-    def _classes(self) -> dict[str, Value]:
-        """Chains are read as prediction reads a step: the time of one is that of all its ops, whatever their class. All
-        chains of a phase together say what each class costs."""
-        costs: dict[str, Value] = {}
-        for ending, narrow in (("", False), (".bf16", True)):
-            chains = [chain for key, chain in self._chains.items() if key.endswith(".bf16") == narrow]
-            for phase in _PHASES:
-                parts = {part for chain in chains for part in chain.parts[phase]}
-                names = sorted({name for name, precision in parts if is_narrow(precision) == narrow})
-                if not names:
-                    continue  # no GPU, no chains in 16 bits
-                counts = np.zeros((len(chains), len(names)))
-                times = np.array([middle(chain.taken[phase]) for chain in chains])
-                for place, chain in enumerate(chains):
-                    for (name, precision), weight in chain.parts[phase].items():
-                        if is_narrow(precision) == narrow:
-                            counts[place, names.index(name)] += weight
-                        else:  # a view is a view in all of them
-                            times[place] -= weight * cost_of(name, precision, phase, costs)
-                origin = f"wall time of chains of {_LENGTH} modules, by the ops in them, {self.rounds} rounds"
-                for name, cost in zip(names, shared_out(counts, times), strict=True):
-                    costs[f"{name}.{phase}{ending}"] = Value(float(cost), origin)
-        return costs
-
-    def _mixtures(self, classes: Mapping[str, Value]) -> dict[str, Value]:
-        """Code and data of one kind stay in the host's caches; in a network, where one kind follows the other, they do
-        not."""
-        ratios = {}
-        for phase, times in self._mixture.taken.items():
-            parts = sum(weight * cost_of(*one, phase, classes) for one, weight in self._mixture.parts[phase].items())
-            origin = f"wall time of {_BLOCKS} blocks of all classes over the sum of their ops, {self.rounds} rounds"
-            ratios[f"mixed.{phase}"] = Value(middle(times) / parts, origin)
-        return ratios
+        """Seconds by `class.phase`, `launch.phase` and `module.phase`: `infer` without gradients, `forward` and
+        `backward` of training; see also `optimizer`."""
+        return {**fitted_costs(self.samples(), self.rounds), **self._updates()}
 
     def _updates(self) -> dict[str, Value]:
         """An op over a list of tensors costs something, and something more for every tensor."""
@@ -181,24 +123,48 @@ class HostBench:
             small, large = (middle(self._optimizers[name, count].taken) for count in _TENSORS)
             each = max(0.0, (large - small) / (many - few))
             rest = max(0.0, small - few * each)
-            costs[f"optimizer.{name}.tensor"] = Value(each, f"wall time of steps over {many} and over {few} tensors")
-            costs[f"optimizer.{name}.step"] = Value(rest, f"wall time of a step over {few} tensors")
+            what = "gradients dropped and a step"
+            costs[f"optimizer.{name}.tensor"] = Value(each, f"wall time of {what} over {many} and over {few} tensors")
+            costs[f"optimizer.{name}.step"] = Value(rest, f"wall time of {what} over {few} tensors")
         return costs
+
+
+def fitted_costs(samples: Sequence[HostSample], rounds: int) -> dict[str, Value]:
+    """The costs that explain the times of all networks best, each by its relative error. A step of training has one of
+    its own, most of it the start of backward."""
+    costs: dict[str, Value] = {}
+    for phase in _PHASES:
+        some = [sample for sample in samples if sample.phase == phase]
+        names = sorted({name for sample in some for name in sample.counts})
+        if phase == "backward":
+            names.append(_STEP)
+        counts = np.array([[1.0 if n == _STEP else sample.counts.get(n, 0.0) for n in names] for sample in some])
+        times = np.array([sample.seconds for sample in some])
+        weights = np.array([_RANDOM_WEIGHT if sample.net.startswith("random") else 1.0 for sample in some]) / times
+        found = shared_out(counts * weights[:, None], times * weights)
+        origin = f"wall time of {len(some)} small networks, by the ops, kernels and calls in them, {rounds} rounds"
+        for name, cost in zip(names, found, strict=True):
+            costs["step.train" if name == _STEP else f"{name}.{phase}"] = Value(float(cost), origin)
+    return costs
+
+
+_STEP = "step"
 
 
 def host_costs(device: torch.device, seconds: float) -> dict[str, Value]:
     """See `HostBench.costs`."""
     bench = HostBench(device)
     end = time.monotonic() + seconds
-    while bench.rounds < _LEAST_ROUNDS + 2 or time.monotonic() < end:
+    while bench.rounds < _LEAST_ROUNDS or time.monotonic() < end:
         bench.time_once()
+    bench.count_kernels()
     return bench.costs()
 
 
 def shared_out(counts: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Costs of classes (columns) that explain the times of chains (rows) best. Where several do, those that differ
     least from an equal share among the ops of a chain."""
-    share = np.maximum(times, 0.0) / np.maximum(counts.sum(1), 1.0)
+    share = np.maximum(times, 0.0) / np.maximum(counts.sum(1), 1e-12)
     used = counts.sum(0)
     equal = counts.T @ share / np.where(used > 0, used, 1.0)
     costs = np.zeros(counts.shape[1])
@@ -227,59 +193,96 @@ def _settled(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-class _Chain:
+class TimedNet:
+    """One network in one precision, and what its phases took."""
+
     def __init__(
-        self, chain: nn.Module, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32
+        self,
+        name: str,
+        net: nn.Module,
+        shape: tuple[int, ...],
+        device: torch.device,
+        dtype: torch.dtype,
+        optimizer: str,
     ) -> None:
-        self.chain = chain.to(device, dtype)
+        self.name = name
+        self.net = net.to(device, dtype)
         self.x = torch.randn(shape, device=device).to(dtype)
-        self.parts = _parts(self.chain, self.x, device.type)
+        self.counts = _counts(self.net, self.x, device.type)
         self.taken: dict[str, list[float]] = {phase: [] for phase in _PHASES}
+        self.kernels: dict[str, int] = dict.fromkeys(_PHASES, 0)
+        parameters = list(self.net.parameters())
+        self._optimizer = _OPTIMIZERS[optimizer](parameters) if parameters else None
 
     def time_once(self) -> None:
-        chain, x = self.chain, self.x
-        chain.eval()
+        net, x = self.net, self.x
+        net.eval()
         _settled(x.device)
         with torch.no_grad():
-            chain(x)  # what training did before has left the host's caches
+            net(x)  # what ran before has left the host's caches
             start = time.perf_counter()
             for _ in range(_IN_A_ROW):
-                chain(x)
+                net(x)
         self.taken["infer"].append((time.perf_counter() - start) / _IN_A_ROW)
-        chain.train()
-        given = x.detach().requires_grad_()
-        for parameter in chain.parameters():
-            parameter.grad = None
+        net.train()
         _settled(x.device)
+        taken = [self._trained() for _ in range(_IN_A_ROW)][1:]
+        self.taken["forward"].append(fmean(forward for forward, _ in taken))
+        self.taken["backward"].append(fmean(backward for _, backward in taken))
+
+    def _trained(self) -> tuple[float, float]:
+        """Seconds of forward with the loss, and of backward, in a whole step of training."""
+        given = self.x.detach().requires_grad_()
         start = time.perf_counter()
-        out = chain(given)
-        self.taken["forward"].append(time.perf_counter() - start)
-        grad = torch.ones_like(out)
-        _settled(x.device)
-        start = time.perf_counter()
-        out.backward(grad)
-        self.taken["backward"].append(time.perf_counter() - start)
+        loss = _loss(self.net(given))
+        between = time.perf_counter()
+        loss.backward()  # type: ignore[no-untyped-call]
+        end = time.perf_counter()
+        if self._optimizer is not None:
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+        return between - start, end - between
+
+    def run_marked(self) -> None:
+        """Each phase between two markers."""
+        self.net.eval()
+        with torch.no_grad(), marked():
+            self.net(self.x)
+        self.net.train()
+        with marked():
+            loss = _loss(self.net(self.x.detach().requires_grad_()))
+        with marked():
+            loss.backward()  # type: ignore[no-untyped-call]
+        self.net.zero_grad()
 
 
-def _parts(chain: nn.Module, x: torch.Tensor, target: str) -> dict[str, Counter[tuple[str, str]]]:
-    """Classes of ops in the chain by phase, as prediction sees them in a ledger of it."""
-    by_phase: dict[str, Counter[tuple[str, str]]] = {phase: Counter() for phase in _PHASES}
+class marked:
+    """A kernel of our own before and after, by which the profiler's others are told apart."""
+
+    def __enter__(self) -> None:
+        torch.cuda._sleep(1)
+
+    def __exit__(self, *_: object) -> None:
+        torch.cuda._sleep(1)
+
+
+def _loss(out: torch.Tensor) -> torch.Tensor:
+    return out.float().square().mean()
+
+
+def _counts(net: nn.Module, x: torch.Tensor, target: str) -> dict[str, dict[str, float]]:
+    """What there is to do by phase, as prediction sees it in a ledger of the network."""
     steps: tuple[tuple[StepKind, dict[str, Any]], ...] = (("infer", {}), ("train", {"loss": "mse", "optimizer": "sgd"}))
+    found: dict[str, dict[str, float]] = {}
     for step, options in steps:
-        ledger = estimate(chain, x.detach().requires_grad_(step == "train"), step=step, target=target, **options)
-        for op in ledger.ops:
-            if op.module.split(".")[0].isdigit():
-                for part, weight in parts_of(op):
-                    if (part[0], op.phase) == ("view", "backward"):
-                        continue  # made inside another op's node
-                    by_phase["infer" if step == "infer" else op.phase][part] += weight  # type: ignore[assignment]
-    return by_phase
+        if step == "train" and not any(parameter.requires_grad for parameter in net.parameters()):
+            options = {"loss": "mse"}
+        ledger = estimate(net, x.detach().requires_grad_(step == "train"), step=step, target=target, **options)
+        for phase in ("infer",) if step == "infer" else ("forward", "backward"):
+            found[phase] = host_counts(ledger, phase)
+    return found
 
 
-_OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
-}
 _TENSORS = (20, 220)
 
 
@@ -288,27 +291,18 @@ class _Optimizer:
         self, device: torch.device, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], count: int
     ) -> None:
         self.device = device
-        parameters = [nn.Parameter(torch.ones(8, device=device)) for _ in range(count)]
-        for parameter in parameters:
-            parameter.grad = torch.ones_like(parameter)
-        self.optimizer = make(parameters)
+        self.parameters = [nn.Parameter(torch.ones(8, device=device)) for _ in range(count)]
+        self.gradients = [torch.ones(8, device=device) for _ in range(count)]
+        self.optimizer = make(self.parameters)
         self.taken: list[float] = []
 
     def time_once(self) -> None:
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
         _settled(self.device)
-        self.taken.append(seconds_of(self.optimizer.step))
-
-
-class _ShortestStep:
-    def __init__(self, device: torch.device) -> None:
-        self.weight = nn.Parameter(torch.ones(8, device=device))
-        self.taken: list[float] = []
-
-    def time_once(self) -> None:
-        self.weight.grad = None
-        _settled(self.weight.device)
         start = time.perf_counter()
-        (self.weight * 2).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         self.taken.append(time.perf_counter() - start)
 
 

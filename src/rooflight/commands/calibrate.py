@@ -17,11 +17,24 @@ if TYPE_CHECKING:
     from rooflight.calibration.run import Bench
     from rooflight.hardware.calibration import Calibration
 
-_LEAST_S, _MOST_S = 5, 3600
+_LEAST_S, _USUAL_S, _MOST_S = 5, 130, 3600
 
 
 @click.command(short_help="measure this device, so that predictions for it are calibrated")
-@click.option("--on", "where", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU if there is one.")
+@click.argument("more", metavar="[FILE]...", nargs=-1)
+@click.option(
+    "--from",
+    "recorded",
+    metavar="FILE",
+    multiple=True,
+    help="Run nothing: take the times of a profiler's trace, a measured ledger or a CSV table, or of several of them.",
+)
+@click.option(
+    "--on",
+    "where",
+    metavar="cuda|cpu|DEVICE",
+    help="cuda or cpu; by default the GPU if there is one. With --from: the device, where the files do not name it.",
+)
 @click.option(
     "--as",
     "described",
@@ -31,21 +44,49 @@ _LEAST_S, _MOST_S = 5, 3600
 @click.option(
     "--seconds",
     type=float,
-    default=130,
+    default=_USUAL_S,
     show_default=True,
     help="Time for the micro-benchmarks; start-up and sustained peaks take extra time.",
 )
-@form_options([], output="Default: where `rooflight predict` looks.")
+@form_options(
+    ["json"],
+    json="With --from: print the summary as one JSON document.",
+    output="Default: where `rooflight predict` looks.",
+)
 @click.option("--fresh", is_flag=True, help="Start again instead of resuming an interrupted run.")
 def command(
-    where: str | None, described: str | None, seconds: float, output: Path | None, force: bool, fresh: bool
+    more: tuple[str, ...],
+    recorded: tuple[str, ...],
+    where: str | None,
+    described: str | None,
+    seconds: float,
+    as_json: bool,
+    output: Path | None,
+    force: bool,
+    fresh: bool,
 ) -> None:
     """Time this device with micro-benchmarks: matrix products, convolutions, attention, memory, the host; and measure
     the workspace memory of cuDNN's convolutions. The result is a file that `rooflight predict` uses for this device,
     and from which it transfers times to others.
 
     The same command resumes a calibration that was interrupted.
+
+    With --from nothing is run: the times are those of files. FILE is a trace of PyTorch's profiler (made with
+    record_shapes=True), a ledger of `rooflight measure`, `recorded:NAME`, or a CSV table of op, shape, dtype and time.
+    The result is a partial calibration: what it does not know is transferred from another GPU and corrected by what it
+    knows.
     """
+    if recorded:
+        if described is not None or fresh or seconds != _USUAL_S:
+            raise BadInput("--from runs nothing: leave --as, --seconds and --fresh out, and name the device with --on")
+        from rooflight.commands.calibrate_from import from_files
+
+        from_files([*recorded, *more], on=where, output=output, force=force, as_json=as_json)
+        return
+    if more or as_json:
+        raise BadInput(f"{more[0] if more else '--json'} goes with --from FILE: without, this device is timed")
+    if where not in (None, "cuda", "cpu"):
+        raise BadInput(f"--on is cuda or cpu here, not {where!r}: a device is named with --as, or with --from FILE")
     if not _LEAST_S <= seconds <= _MOST_S:
         raise BadInput(f"--seconds must lie between {_LEAST_S} and {_MOST_S}, got {seconds:g}")
     if output is not None and not output.is_dir() and not output.name.lower().endswith((".json", ".json.gz")):

@@ -26,37 +26,56 @@ class TimedPoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Timed works of one family in one precision, from one source."""
 
     family: str
+    """One of `rooflight.ops.kernel_task.FAMILIES`."""
     precision: str
+    """That the works ran in."""
     rows: list[list[int]]
+    """One a work: its numbers, nanoseconds warm, nanoseconds cold, kernels."""
     source: str = ""
     """Where its times are from; empty: from the micro-benchmarks of `rooflight calibrate`. Several groups of points of
     one family may stand beside each other, each with its own."""
+    in_steps: bool = False
+    """Were they timed in running steps? A board that its power limit holds back runs one product over and over at a
+    lower clock than the products of a step: what all of its points have in common then says nothing of a step."""
 
     def tasks(self) -> list[Task]:
+        """The works, in the order of the rows."""
         return [Task(self.family, self.precision, tuple(row[:-3])) for row in self.rows]
 
 
 class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What was timed on one device."""
+
     format_version: int
+    """Of this file."""
     rooflight: str
+    """Version that wrote it."""
     torch: str
+    """Version that ran; empty: not told."""
     device: str
     """As the driver names it."""
     cuda: str | None = None
+    """Version of CUDA; empty: not told; `None`: no GPU."""
     cudnn: str | None = None
+    """Version of cuDNN."""
     driver: str | None = None
+    """Version of the driver."""
     made: str = ""
     """The day it was made."""
     seconds: float = 0.0
+    """How long that took."""
     conditions: dict[str, str] = {}
+    """Clocks, power, throttling and load while it ran."""
     ceilings: dict[str, Value] = {}
     """The best that was reached: sustained matrix FLOP/s by precision, copy and triad bytes/s."""
     host: dict[str, Value] = {}
     """Seconds of the host for one op of a class, and between two kernels of the device."""
     points: tuple[TimedPoints, ...] = ()
+    """The timed works, by family, precision and source."""
     workspaces: tuple[WorkspacePoints, ...] = ()
     """What cuDNN takes for convolutions beside their tensors; none on a CPU, and in files of before it was recorded."""
     notes: tuple[str, ...] = ()
+    """What else must be said of it."""
     partial: bool = False
     """Does it hold only what somebody happened to time? What lies far from its points is then transferred from another
     device, corrected by what the points near it say."""

@@ -25,7 +25,9 @@ class WorkspacePoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All recorded layers in one precision."""
 
     precision: str
+    """That the layers ran in."""
     rows: list[list[int]]
+    """One a layer: its numbers, and bytes forward, for the gradient of the input and of the weight."""
 
 
 def by_precision(points: Iterable[WorkspacePoints]) -> dict[str, list[list[int]]]:

@@ -18,7 +18,7 @@ Beside this file: the blocks that the kernels work in (`attention_tiles`), the l
 from __future__ import annotations
 
 from rooflight.ledger import Op, Tensor
-from rooflight.ops.kernel_task import Task, way_of
+from rooflight.ops.kernel_task import Task, attention_task, way_of
 from rooflight.ops.registry import Work, aten, formula, task, workspace
 from rooflight.ops.rounding import ceil_div, round_up
 from rooflight.ops.tensor_layout import bytes_of_elements, contiguous_strides
@@ -89,7 +89,7 @@ def attention_tasks(op: Op) -> list[Task]:
     batch, heads, length, size = q.shape
     bias = int(op.has("attn_bias") or op.has("attn_mask"))
     numbers = (batch, heads, k.shape[1], length, k.shape[-2], size, int(bool(op.args.get("is_causal"))), bias)
-    return [Task(f"attention-{kernel}-{way_of(op)}", q.dtype, numbers)]  # the sums kept of it are always fp32
+    return [attention_task(kernel, q.dtype, way_of(op), numbers)]  # the sums kept of it are always fp32
 
 
 # --- workspaces

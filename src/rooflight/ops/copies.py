@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from rooflight.ledger import Op
-from rooflight.ops.kernel_task import Task, plain_task, precision_of, strided_task
+from rooflight.ops.kernel_task import Task, copy_task, plain_task, precision_of, strided_task
 from rooflight.ops.pointwise import elements, fill_tasks
 from rooflight.ops.registry import Work, aten, formula, task, workspace
 from rooflight.ops.tensor_layout import bytes_of_elements, contiguous_run, has_gaps, memory_order
@@ -126,10 +126,11 @@ def copy_tasks(op: Op) -> list[Task]:
     if source.shape == target.shape and reordered:
         run = min(contiguous_run(source), contiguous_run(target))
         return [Task("strided", precision_of(target.dtype), (*numbers, run))]
-    family = "plain" if source.dtype == target.dtype else "cast"
     if source.numel != target.numel or (source.numel > 1 and source.nbytes < bytes_of_elements(source)):
-        family = "broadcast"
-    return [Task(family, precision_of(target.dtype), numbers)]
+        return [Task("broadcast", precision_of(target.dtype), numbers)]
+    if source.dtype == target.dtype:
+        return [copy_task(target.nbytes)]
+    return [Task("cast", precision_of(target.dtype), numbers)]
 
 
 @task(*aten("slice_backward select_backward constant_pad_nd slice_scatter select_scatter"))

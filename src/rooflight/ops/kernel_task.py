@@ -55,6 +55,7 @@ OUTPUT = ("p", "q")
 """Height and width of the output: what a convolution has after its other numbers where strides or paddings differ by
 side. Else they follow from these, and it is the same task as one that was timed or recorded."""
 _ATTENTION = ("batch", "heads", "heads_kv", "length_q", "length_kv", "head_dim", "causal", "bias")
+_DECODE = ("batch", "heads", "heads_kv", "length_kv", "head_dim", "bias")
 _ELEMENTS = ("elements", "bytes_read", "bytes_written")
 _ROWS = ("rows", "columns")
 _CHANNELS = ("n", "c", "pixels", "channels_last")
@@ -70,7 +71,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "gemm": ("batch", "m", "n", "k", "a_transposed", "b_transposed", "bias"),
     **{f"conv-{way}": CONVOLUTION for way in ("forward", "dgrad", "wgrad")},
     **_both_ways(_ATTENTION, "attention-cudnn", "attention-flash", "attention-efficient"),
-    **dict.fromkeys(("plain", "cast", "math", "broadcast"), _ELEMENTS),
+    **{f"attention-{kernel}-decode": _DECODE for kernel in ("cudnn", "flash", "efficient")},
+    **dict.fromkeys(("plain", "copy", "cast", "math", "broadcast", "mixed"), _ELEMENTS),
     "strided": (*_ELEMENTS, "run"),
     "dropout": _ELEMENTS,
     "cat": ("tensors", *_ELEMENTS, "largest", "contiguous", "run"),
@@ -83,7 +85,29 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("foreach", "fused-sgd", "fused-adam"), _LISTS),
 }
 """What the numbers of each family mean, in their order. `run`: elements that lie side by side on both sides of a copy;
-`innermost`: the reduced axis is the one whose elements lie side by side; `largest`: elements of the largest input."""
+`innermost`: the reduced axis is the one whose elements lie side by side; `largest`: elements of the largest input.
+`copy`: bytes as they lie, which the driver moves; `mixed`: arithmetic on inputs of several widths."""
+
+_OF_FORWARD = [_ATTENTION.index(name) for name in _DECODE]
+_LENGTH_Q = _ATTENTION.index("length_q")
+
+
+def attention_task(kernel: str, precision: str, way: str, numbers: tuple[int, ...]) -> Task:
+    """Of the numbers that a forward or backward has. One query for many keys, the next token against what came before,
+    is work of its own: it reads the keys, and hardly computes."""
+    if way == "forward" and numbers[_LENGTH_Q] == 1:
+        return Task(f"attention-{kernel}-decode", precision, tuple(numbers[place] for place in _OF_FORWARD))
+    return Task(f"attention-{kernel}-{way}", precision, numbers)
+
+
+def decode_rows(family: str, rows: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
+    """Points of a family, and those among them that older calibrations have there but that are of one query."""
+    if not (family.startswith("attention-") and family.endswith("-forward")):
+        return [list(row) for row in rows], []
+    several = [list(row) for row in rows if row[_LENGTH_Q] != 1]
+    one = [[*(row[place] for place in _OF_FORWARD), *row[-3:]] for row in rows if row[_LENGTH_Q] == 1]
+    return several, one
+
 
 Numbers = TypeVar("Numbers", np.int64, np.float64)
 
@@ -122,6 +146,11 @@ def precision_of(dtype: str) -> str:
 
 def plain_task(elements: int, bytes_read: int, bytes_written: int, dtype: str) -> Task:
     return Task("plain", precision_of(dtype), (max(1, elements), bytes_read, bytes_written))
+
+
+def copy_task(nbytes: int) -> Task:
+    """Bytes as they lie to another place: what they stand for does not matter, so they count as words of fp32."""
+    return Task("copy", "fp32", (max(1, nbytes // 4), nbytes, nbytes))
 
 
 def broadcast_task(tensor: Tensor) -> Task:

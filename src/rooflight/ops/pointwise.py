@@ -161,6 +161,9 @@ def equal(op: Op) -> Work:
 # --- kernel tasks
 
 
+_FLOATS = ("bf16", "fp16", "fp32", "fp64")
+
+
 def elementwise_tasks(op: Op) -> list[Task]:
     """Any op that reads its inputs and writes its outputs once: what ops without tasks of their own are taken for."""
     sizes = _streamed(op)
@@ -168,6 +171,8 @@ def elementwise_tasks(op: Op) -> list[Task]:
         return []
     inputs, main, numbers = sizes
     most, precision = numbers[0], precision_of(main.dtype)
+    if len({tensor.itemsize for tensor in inputs if tensor.numel > 1 and tensor.dtype in _FLOATS}) > 1:
+        return [Task("mixed", precision, numbers)]
     large = [tensor for tensor in inputs if tensor.numel == most]
     if any(tensor.nbytes < bytes_of_elements(tensor) for tensor in large):
         return [Task("broadcast", precision, numbers)]

@@ -102,7 +102,9 @@ def recurrent_tasks(op: Op) -> list[Task]:
     tasks: list[Task] = []
     for layer in range(of.layers):
         inputs = of.inputs if layer == 0 else width * of.directions
-        tasks += of.directions * [Task.of("gemm", precision, m=of.steps * of.samples, n=gates, k=inputs, b_transposed=1)]
+        tasks += of.directions * [
+            Task.of("gemm", precision, m=of.steps * of.samples, n=gates, k=inputs, b_transposed=1)
+        ]
     step = Task.of("gemm", precision, m=of.samples, n=gates, k=width, b_transposed=1)
     return tasks + of.steps * of.layers * of.directions * [step, _pointwise(op, of, gates)]
 

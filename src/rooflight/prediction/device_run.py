@@ -21,7 +21,7 @@ from rooflight.prediction.result import CostlyOp, Interval, Prediction
 from rooflight.prediction.tiers import OpTimes, Predictor
 from rooflight.step.cache_reuse import Array
 from rooflight.step.costed_step import Step, ledger_of
-from rooflight.step.host_calls import PHASES, host_seconds
+from rooflight.step.host_calls import PHASES, host_seconds, module_entries
 
 HOST_DEVIATION = 0.25
 """One standard deviation of the host's time: two runs of one script on two machines of the same kind differed by 21% in
@@ -160,10 +160,11 @@ def gap_of(predictor: Predictor, *, graphs: bool) -> float:
     return 0.0 if gap is None else max(0.2e-6, float(gap.value) - predictor.model.shortest_s)
 
 
-def host_of(step: Step, predictor: Predictor) -> Array:
-    """Seconds of the host for every op, whatever the batch."""
+def host_of(step: Step, predictor: Predictor, kernels: Array) -> Array:
+    """Seconds of the host for every op, which launches so many kernels."""
     alike = step.trace.host_parts, step.kind_of
-    seconds = host_seconds(step.ledger, predictor.host, step.runs_in, alike)
+    called = step.once(module_entries)
+    seconds = host_seconds(step.ledger, predictor.host, step.runs_in, alike, kernels=kernels, called=called)
     seconds[list(step.spared)] = 0.0
     return seconds
 
@@ -176,7 +177,7 @@ def device_runs(step: Step, predictors: Sequence[Predictor]) -> list[DeviceRun]:
         times = predictor.op_times(step)
         # A CPU is its own host: what it spends on an op is in the op's time already.
         no_host = graphs or predictor.device.kind == "cpu"
-        host = np.zeros(len(step.kind_of)) if no_host else host_of(step, predictor)
+        host = np.zeros(len(step.kind_of)) if no_host else host_of(step, predictor, times.kernels)
         gaps = times.kernels * gap_of(predictor, graphs=graphs)
         waits = () if graphs else step.waits
         wall_s = step_seconds(host, times.seconds[None, :], gap_s=gaps[None, :], meets=waits)
@@ -217,6 +218,6 @@ def timed(step: Step, source: TimeSource) -> TimedStep:
         return TimedStep(ledger_of(step), seconds.tolist(), [0.0] * len(seconds))
     times = source.op_times(step)
     busy = times.seconds + times.kernels * gap_of(source, graphs=step.is_graph) * (times.seconds > 0)
-    host = [0.0] * len(busy) if step.is_graph else host_of(step, source).tolist()
+    host = [0.0] * len(busy) if step.is_graph else host_of(step, source, times.kernels).tolist()
     share = np.divide(times.seconds, busy, out=np.ones(len(busy)), where=busy > 0)
     return TimedStep(ledger_of(step), busy.tolist(), host, kernel_share=share.tolist(), floor_s=times.floor_s.tolist())

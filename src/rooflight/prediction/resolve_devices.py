@@ -287,7 +287,7 @@ def versions_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
     for source in by_calibration.values():
         calibration, device = source.calibration, source.device
         then, here = calibration.torch.split("+")[0], version("torch").split("+")[0]
-        differ = [f"torch {then}, here is {here}"] if then != here else []
+        differ = [f"torch {then}, here is {here}"] if then and then != here else []
         running = installed_gpus.driver_version() if calibration.driver is not None else None
         if running not in (None, calibration.driver) and is_here(device):  # asked last: it needs torch
             differ.append(f"driver {calibration.driver}, here is {running}")

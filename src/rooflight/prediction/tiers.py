@@ -155,7 +155,9 @@ class Predictor:
         if not seconds.any():
             return 0.0
         off: dict[str, float] = {}
-        for task, taken, guessed in zip(step.tasks, seconds.tolist(), step.guessed[step.task_kind].tolist(), strict=True):
+        for task, taken, guessed in zip(
+            step.tasks, seconds.tolist(), step.guessed[step.task_kind].tolist(), strict=True
+        ):
             family = group(task.family)
             deviation = GUESSED if guessed else self._deviation_of(task, family)
             off[family] = off.get(family, 0.0) + taken * deviation
@@ -331,18 +333,19 @@ def _published(names: tuple[str, ...]) -> tuple[CalibratedModel, str, Correction
     return model, words, Corrections(points, _transfer_to(model))
 
 
-def corrected(device: Device, calibration: Calibration, words: str) -> Predictor:
+def corrected(device: Device, calibration: Calibration, words: str, *, published: bool = True) -> Predictor:
     """By a calibration of some works only: what is far from its points is transferred, and corrected by what others
-    published where they did."""
+    published where they did, unless that is not wanted."""
     if not device.is_cuda:
         raise BadInput(
             f"a calibration of some works corrects times that are transferred from {ORIGIN}, and none can be transferred "
             f"to {device.name}: use --tier spec"
         )
     model, _ = _origin_model()
-    points = (PointsOf(calibration, device, in_steps=True), *_published_points(_published_names(device)))
-    source = f"{words}, the rest transferred from {ORIGIN}"
-    return Predictor(device, "calibrated", model, source, Corrections(points, _transfer_to(model)))
+    others = _published_points(_published_names(device)) if published else ()
+    before = Corrections(others, _transfer_to(model)) if others else None
+    corrections = Corrections((PointsOf(calibration, device),), _transfer_to(model), before)
+    return Predictor(device, "calibrated", model, f"{words}, the rest transferred from {ORIGIN}", corrections)
 
 
 def _sources(calibration: Calibration) -> set[str]:

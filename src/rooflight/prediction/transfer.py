@@ -110,9 +110,10 @@ def _blocks(family: str, numbers: Array, nbytes: Array) -> Array:
         rows, cols, depth, count = c["m"], c["n"], c["k"], c["batch"]
     elif family.startswith("conv-"):
         (rows, cols, depth), count = convolution_product(family, c), c["groups"]
+    elif family.endswith("-decode"):
+        return c["batch"] * c["heads_kv"] * np.clip(c["length_kv"] / 512, 1, 64)
     elif family.startswith("attention-"):
-        split = np.where(c["length_q"] == 1, np.clip(c["length_kv"] / 512, 1, 64), 1.0) if "length_q" in c else 1.0
-        return np.ceil(c.get("length_q", np.ones(len(numbers))) / _TILE) * c["batch"] * c["heads"] * split
+        return np.ceil(c["length_q"] / _TILE) * c["batch"] * c["heads"]
     else:
         return np.minimum(c.get("rows", np.inf), nbytes / _BLOCK_BYTES)
     return np.ceil(rows / _TILE) * np.ceil(cols / _TILE) * count * np.clip(depth / 512, 1, 64)

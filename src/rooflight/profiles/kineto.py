@@ -63,6 +63,17 @@ class HostRangeArgs(msgspec.Struct, frozen=True, gc=False):
         return self.external_now if self.external_now is not None else self.external_before
 
 
+class OpCallArgs(HostRangeArgs, frozen=True, gc=False):
+    """What an op was called with, as `record_shapes=True` notes it: undecoded, for most readers do not ask."""
+
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b"null"))
+    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b"null"))
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b"null"))
+    """Of newer versions."""
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b"null"))
+    """Numbers and lists of them as text; empty for tensors and what was not given."""
+
+
 class DeviceWorkArgs(HostRangeArgs, frozen=True, gc=False):
     """Any of them may be missing: copies have no grid, and those between GPUs name no `device` but the one they ran
     in. `external` is the host range it was launched in."""
@@ -142,7 +153,7 @@ class HostRange(_HostEvent, frozen=True, gc=False, kw_only=True):
 
     name: str
     cat: str
-    args: HostRangeArgs = HostRangeArgs()
+    args: OpCallArgs = OpCallArgs()
 
 
 class ProfilerStep(msgspec.Struct, frozen=True, gc=False):

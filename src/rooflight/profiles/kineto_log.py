@@ -44,7 +44,7 @@ def read(source: LogText) -> ProfilerLog:
         time_origin="torch profiler",
         device=device,
         capability=capability,
-        cuda=_version(trace.runtime),
+        cuda=version_of(trace.runtime),
         totals=totals,
         notes=(*notes, *more, *steps),
     )
@@ -100,6 +100,6 @@ def _wall(steps: list[ProfilerStep]) -> tuple[dict[str, Value], list[str]]:
     return {"wall_time_s": Value(sum(times_us.values()) * 1e-6, origin)}, notes if len(times_us) > 1 else []
 
 
-def _version(value: int | str | None) -> str | None:
+def version_of(value: int | str | None) -> str | None:
     """12040 is 12.4."""
     return f"{value // 1000}.{value % 1000 // 10}" if isinstance(value, int) and value >= 1000 else None

@@ -26,6 +26,7 @@ from rooflight.step.host_calls import HostParts, parts_of, phases_of
 from rooflight.step.other_batches import OtherBatch
 
 _WAITS = frozenset({"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero", "aten::equal"})
+_TRUTHS = frozenset({"aten::all", "aten::any"})
 
 
 Arguments = TypeVarTuple("Arguments")
@@ -199,7 +200,18 @@ class Step:
 
 def _waits_of(ledger: Ledger) -> npt.NDArray[np.bool_]:
     # Adam reads its step counters on the host: that waits for nothing.
-    return np.array([op.kind != "host" and op.packet in _WAITS for op in ledger.ops], dtype=bool)
+    waits = np.array([op.kind != "host" and op.packet in _WAITS for op in ledger.ops], dtype=bool)
+    read = {tensor.storage for op in ledger.ops for tensor in op.inputs}
+    for op in ledger.ops:
+        # A truth that no op reads is one that Python asks for; without data nobody could answer, and the trace has no
+        # op that brings it to the host.
+        if (
+            op.packet in _TRUTHS
+            and op.kind == "compute"
+            and all(not tensor.shape and tensor.storage not in read for tensor in op.outputs)
+        ):
+            waits[op.index] = True
+    return waits
 
 
 class PreparedTrace:

@@ -10,7 +10,7 @@ from rooflight.ledger import Op, Storage
 from rooflight.ops.op_tasks import tasks_of
 
 _FUSED = (
-    "plain", "cast", "math", "broadcast", "strided", "dropout", "reduce", "softmax-", "layer-norm-", "batch-norm-",
+    "plain", "copy", "cast", "mixed", "math", "broadcast", "strided", "dropout", "reduce", "softmax-", "layer-norm-", "batch-norm-",
     "group-norm-",
 )  # fmt: skip
 """Families of work that torch.compile writes kernels of its own for, several ops in one."""

@@ -1,4 +1,11 @@
-"""Seconds that the host spends on every op, from what calibration found for classes of ops."""
+"""Seconds that the host spends on every op, from what calibration found: for classes of ops, for every kernel that is
+launched, for every call of a module.
+
+An op costs what its class does (dispatcher, autograd, the library's own way to a kernel), and something more for every
+kernel: a convolution that changes layouts before and after costs three launches more than one that does not. What
+Python does between ops is told by the calls of modules. A calibration of before launches were told apart has costs of
+classes only, by precision, and a factor for mixtures of them.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +21,24 @@ from rooflight.ops.op_tasks import tasks_of
 from rooflight.step.cache_reuse import Array
 
 _CLASSES = (
-    ("gemm", "gemm"), ("conv-", "conv"), ("attention-", "attention"), ("batch-norm", "batch-norm"),
-    ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"), ("cast", "plain"),
-    ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"), ("dropout", "dropout"), ("cat", "cat"),
-    ("reduce", "reduce"), ("softmax", "softmax"), ("embedding", "broadcast"), ("max-pool", "pool"),
+    ("gemm", "gemm"), ("conv-", "conv"), ("attention-cudnn", "attention-cudnn"),
+    ("attention-flash", "attention-flash"), ("attention-", "attention-efficient"), ("batch-norm-native", "batch-norm-native"),
+    ("batch-norm", "batch-norm"), ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"),
+    ("copy", "plain"), ("cast", "plain"), ("mixed", "broadcast"), ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"), ("dropout", "dropout"),
+    ("cat", "cat"), ("reduce", "reduce"), ("softmax", "softmax"), ("embedding", "embedding"), ("max-pool", "pool"),
     ("avg-pool", "pool"),
 )  # fmt: skip
+_INSTEAD = {
+    "batch-norm-native": "batch-norm", "embedding": "broadcast", "attention-cudnn": "attention",
+    "attention-flash": "attention", "attention-efficient": "attention",
+}  # fmt: skip
+"""Classes that older calibrations did not tell apart."""
 _NO_LAUNCH = 0.5
 """An op that launches nothing costs about half of a plain one: the dispatcher, not the driver."""
 _INSIDE = 0.5
 """What an op calls inside itself costs about half as much as called from Python: the driver, not the interpreter."""
+LAYERS = ("MultiheadAttention", "TransformerEncoderLayer")
+"""torch's own modules with much Python of their own, whose calls are costed beside those of all modules."""
 
 
 HostParts = tuple[tuple[tuple[str, str], float], ...]
@@ -42,9 +57,13 @@ def host_seconds(
     costs: Mapping[str, Value],
     runs_in: Mapping[str, str] = _AS_TRACED,
     alike: tuple[Sequence[HostParts], npt.NDArray[np.intp]] | None = None,
+    *,
+    kernels: Array | None = None,
+    called: Sequence[tuple[str, ...]] | None = None,
 ) -> Array:
     """One number an op. The optimizer's own work is spread over its ops. `runs_in`: precisions that stand for those of
-    the trace. `alike`: what every kind of op costs the host, and of which kind each op is, where that is known."""
+    the trace. `alike`: what every kind of op costs the host, and of which kind each op is, where that is known.
+    `kernels`: launched by every op; else one for each that computes. `called`: `module_entries`, where they are known."""
     kinds, kind_of = alike or ([parts_of(op) for op in ledger.ops], np.arange(len(ledger.ops)))
     training = ledger.header.step == "train"
     times_s: dict[tuple[str, HostParts], float] = {}
@@ -56,15 +75,25 @@ def host_seconds(
             times_s[phase, parts] = mixed * sum(weight * cost_of(*part, phase, costs) for part, weight in run)
         return times_s[phase, parts]
 
-    by_kind = np.array([[seconds_of(parts, phase if training else "infer") for phase in PHASES] for parts in kinds])
+    named = [phase if training else "infer" for phase in PHASES]
+    by_kind = np.array([[seconds_of(parts, phase) for phase in named] for parts in kinds])
     phase_of = phases_of(ledger)
     seconds: Array = by_kind[kind_of, phase_of] if len(phase_of) else np.zeros(0)
+    if len(seconds):
+        launched = launched_once(ledger) if kernels is None else kernels
+        seconds = seconds + launched * np.array([_value(costs, f"launch.{phase}") for phase in named])[phase_of]
+        seconds += _called(ledger, costs, "forward" if training else "infer", called)
     optimizing = phase_of == PHASES.index("optimizer")
     if optimizing.any():
         seconds[optimizing] = _optimizer_seconds(ledger, costs) / int(optimizing.sum())
     if training and len(seconds):
         seconds[0] += _value(costs, "step.train")
     return seconds
+
+
+def launched_once(ledger: Ledger) -> Array:
+    """A kernel for each op that computes: what is taken where nobody knows better."""
+    return np.array([op.kind == "compute" for op in ledger.ops], dtype=np.float64)
 
 
 def phases_of(ledger: Ledger) -> npt.NDArray[np.intp]:
@@ -88,6 +117,41 @@ def parts_of(op: Op) -> HostParts:
     return ((first, 1.0), *((other, _INSIDE) for other in others))
 
 
+def module_entries(ledger: Ledger) -> list[tuple[str, ...]]:
+    """For every op: the modules that were called since the op before, by their types, outermost first. Backward calls
+    none."""
+    types = {module.path: module.type for module in ledger.modules if module.type not in _NEVER_CALLED}
+    paths = {module.path for module in ledger.modules}
+    entries: list[tuple[str, ...]] = []
+    before: list[str] = []
+    call = 0
+    for op in ledger.ops:
+        if op.phase != "forward" or op.module not in paths:
+            entries.append(())
+            continue
+        path = op.module.split(".") if op.module else []
+        shared = 0
+        while shared < min(len(path), len(before)) and path[shared] == before[shared]:
+            shared += 1
+        if path == before and op.call != call and path:
+            shared -= 1  # the same module, once more
+        inside = [".".join(path[: length + 1]) for length in range(shared, len(path))]
+        entries.append(tuple(types[module] for module in inside if module in types))
+        before, call = path, op.call
+    return entries
+
+
+def _called(ledger: Ledger, costs: Mapping[str, Value], phase: str, called: Sequence[tuple[str, ...]] | None) -> Array:
+    each, more = (_value(costs, f"module.{phase}"), {layer: _value(costs, f"{layer}.{phase}") for layer in LAYERS})
+    if not each and not any(more.values()):
+        return np.zeros(len(ledger.ops))
+    entered = module_entries(ledger) if called is None else called
+    return np.array([sum(each + more.get(kind, 0.0) for kind in some) for some in entered], dtype=np.float64)
+
+
+_NEVER_CALLED = ("ModuleList", "ModuleDict")
+
+
 def is_narrow(precision: str) -> bool:
     """Sixteen bits have kernels of their own, and more of them; TF32 is fp32 to the host."""
     return precision in ("bf16", "fp16")
@@ -97,9 +161,13 @@ def cost_of(name: str, precision: str, phase: str, costs: Mapping[str, Value]) -
     """Seconds of a class of ops; a class that was not timed costs what a plain one does."""
     if name == "view" and phase == "backward":
         return 0.0  # most are made inside another op's node there
-    key = f"{name}.{phase}"
-    narrow = _value(costs, f"{key}.bf16") if is_narrow(precision) else 0.0
-    return narrow or _value(costs, key) or _value(costs, f"plain.{phase}")
+    for instead in (name, _INSTEAD.get(name, name)):
+        key = f"{instead}.{phase}"
+        if is_narrow(precision) and f"{key}.bf16" in costs:
+            return _value(costs, f"{key}.bf16")
+        if key in costs:
+            return _value(costs, key)
+    return _value(costs, f"plain.{phase}")
 
 
 def _optimizer_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> float:

@@ -150,6 +150,8 @@ def matrix_flops(family: str, c: dict[str, Array]) -> Array | None:
         return 2 * m * n * k * c["groups"]
     if family.startswith("attention-"):
         # Backward is twice the forward; what it recomputes is not counted. Of a causal matrix half is.
+        if family.endswith("decode"):
+            return 4 * c["batch"] * c["heads"] * c["length_kv"] * c["head_dim"]
         pairs = c["length_q"] * c["length_kv"] * np.where(c["causal"] > 0, 0.5, 1.0)
         return (8 if family.endswith("backward") else 4) * c["batch"] * c["heads"] * pairs * c["head_dim"]
     return None
@@ -175,7 +177,7 @@ def _attention(factor: float) -> Callable[[dict[str, Array], str, Speed], Array]
 
 def _attention_bytes(c: dict[str, Array], precision: str) -> Array:
     """Queries and results, keys and values: against a cache of keys the latter are nearly all there is."""
-    rows = c["heads"] * c["length_q"] + c["heads_kv"] * c["length_kv"]
+    rows = c["heads"] * c.get("length_q", 1.0) + c["heads_kv"] * c["length_kv"]
     return 2 * c["batch"] * rows * c["head_dim"] * itemsize(precision)
 
 
@@ -189,6 +191,22 @@ def moved_bytes(family: str, precision: str, numbers: Array) -> Array:
     if family.startswith("attention-"):
         return (_BACKWARD_BYTES if family.endswith("backward") else 1.0) * _attention_bytes(c, precision)
     return task_bytes(family, c, precision)
+
+
+_SERIAL = 0.28
+"""Of the clock: numbers of a key that one block of threads of fp32 attention gets through in a second."""
+
+
+def _decode(c: dict[str, Array], precision: str, speed: Speed) -> Array:
+    """Keys and values over the bandwidth of the memory: each is read once a step, and no cache keeps them until then.
+    Several blocks of threads share a head's where heads are few; else a last wave that is not full costs some of a
+    whole one. In fp32 nobody shares, and a block goes through all keys of a head of the queries."""
+    blocks, moved = c["batch"] * c["heads_kv"], _attention_bytes(c, precision) / speed.bandwidth
+    if itemsize(precision) == 2:
+        filled = blocks / (np.ceil(blocks / speed.units) * speed.units)
+        return moved / np.where(blocks >= speed.units / 2, filled, 1.0) ** _QUANTISED
+    waves = np.maximum(1.0, c["batch"] * c["heads"] / (2 * speed.units))
+    return np.maximum(moved, waves * c["length_kv"] * c["head_dim"] / (_SERIAL * speed.clock_hz))
 
 
 def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
@@ -222,6 +240,7 @@ _MATRIX: dict[str, Callable[[dict[str, Array], str, Speed], Array]] = {
         for kernel in ("cudnn", "flash", "efficient")
         for way, factor in (("forward", 1.0), ("backward", _BACKWARD_BYTES))
     },
+    **{f"attention-{kernel}-decode": _decode for kernel in ("cudnn", "flash", "efficient")},
 }
 
 
@@ -230,6 +249,10 @@ def baseline_seconds(family: str, precision: str, numbers: Array, speed: Speed) 
     if family in _MATRIX:
         return LAUNCH_S + _MATRIX[family](c, precision, speed)
     seconds = memory_seconds(task_bytes(family, c, precision), speed)
+    if family == "batch-norm-native-backward":
+        # A block of threads does a whole channel, however few there are.
+        of_channel = task_bytes(family, c, precision) / c["c"] / (_OF_UNIT * speed.bandwidth / speed.units)
+        seconds = np.maximum(seconds, np.where(c["channels_last"] > 0, 0.0, np.ceil(c["c"] / speed.units) * of_channel))
     if family == "cat":
         seconds = np.maximum(seconds, np.where(c["contiguous"] > 0, 0.0, _looked_up_seconds(c["elements"], speed)))
     if family in _ROW_ELEMENTS:
@@ -243,6 +266,10 @@ _ROW_ELEMENTS = {
     "group-norm-forward": 0.9, "group-norm-backward": 2.0,
 }  # fmt: skip
 """Elements of one row in a cycle: medians of the H200's points of fewer rows than multiprocessors."""
+
+
+_OF_UNIT = 2.0
+"""How many times its share of the bandwidth one unit alone reads."""
 
 
 def _looked_up_seconds(elements: Array, speed: Speed) -> Array:

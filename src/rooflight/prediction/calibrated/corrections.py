@@ -6,8 +6,10 @@ interpolated, far from all of them a transferred time stays what it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -20,6 +22,9 @@ from rooflight.prediction.calibrated.interpolation import KrigingField
 from rooflight.step.cache_reuse import Array
 
 _REACH, _NOISE = 8.0, 0.15
+_FEW = 4.0
+"""The word of points carries less far where a family has no more than so many: the one product of a ResNet, which is
+thin and slow, says little of those of a transformer (benchmarks/one_run.py)."""
 _SAME_WIDTH = {"bf16": "fp16", "fp16": "bf16"}
 _KERNELS = ("cudnn", "flash", "efficient")
 _LIKE = 0.7
@@ -32,9 +37,6 @@ class PointsOf:
 
     calibration: Calibration
     device: Device
-    in_steps: bool = False
-    """Were they timed in running steps? A board that its power limit holds back runs one product over and over at a
-    lower clock than the products of a step: what all of its points have in common then says nothing of a step."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,17 @@ class Corrected:
 
 
 class Corrections:
-    def __init__(self, sources: Sequence[PointsOf], transferred: Callable[[Sequence[Task], Device], Array]) -> None:
-        """`transferred`: seconds of tasks on a device, as they are carried over to it."""
+    def __init__(
+        self,
+        sources: Sequence[PointsOf],
+        transferred: Callable[[Sequence[Task], Device], Array],
+        before: Corrections | None = None,
+    ) -> None:
+        """`transferred`: seconds of tasks on a device, as they are carried over to it. `before`: what others say, and
+        corrects first: where they differ, the word of these sources counts."""
         self.sources = tuple(sources)
         self._transferred = transferred
+        self._before = before
         self._fields: dict[tuple[str, str], KrigingField | None] = {}
 
     def of(self, tasks: Sequence[Task]) -> Corrected:
@@ -71,11 +80,17 @@ class Corrections:
                 if part == 1.0:
                     deviation[places], distance[places] = said.deviation, said.distance
                 break
-        return Corrected(ratio, deviation, distance)
+        if self._before is None:
+            return Corrected(ratio, deviation, distance)
+        first = self._before.of(tasks)
+        return Corrected(
+            ratio * first.ratio, np.minimum(deviation, first.deviation), np.minimum(distance, first.distance)
+        )
 
     def knows(self, task: Task) -> bool:
         """Did somebody time works of its family in its width?"""
-        return any(part == 1.0 and self._field(like, width) for like, width, part in _relatives(*task[:2]))
+        own = any(part == 1.0 and self._field(like, width) for like, width, part in _relatives(*task[:2]))
+        return own or (self._before is not None and self._before.knows(task))
 
     def _field(self, family: str, precision: str) -> KrigingField | None:
         key = family, precision
@@ -85,19 +100,22 @@ class Corrections:
 
     def _made(self, family: str, precision: str) -> KrigingField | None:
         places, values = [], []
-        for source in self.sources:
-            groups = [row for row in source.calibration.points if (row.family, row.precision) == (family, precision)]
+        for source, in_steps in product(self.sources, (False, True)):
+            kind = family, precision, in_steps
+            groups = [row for row in source.calibration.points if (row.family, row.precision, row.in_steps) == kind]
             tasks = [task for group in groups for task in group.tasks()]
             if tasks:
                 seconds = np.array([row[-3] for group in groups for row in group.rows]) * 1e-9
-                off = np.log(seconds / self._transferred(tasks, source.device))
-                if not source.in_steps and family == "gemm" and is_held_back(source.device, precision):
+                first = 1.0 if self._before is None else self._before.of(tasks).ratio
+                off = np.log(seconds / (first * self._transferred(tasks, source.device)))
+                if not in_steps and family == "gemm" and is_held_back(source.device, precision):
                     off = off - np.median(off[seconds >= np.median(seconds)])
                 values.append(off)
                 places.append(features(family, precision, rows_of(tasks, np.float64)))
         if not places:
             return None
-        return KrigingField(np.concatenate(places), np.concatenate(values), _REACH, _NOISE, prior=0.0)
+        reach = _REACH * -math.expm1(-sum(map(len, values)) / _FEW)
+        return KrigingField(np.concatenate(places), np.concatenate(values), reach, _NOISE, prior=0.0)
 
 
 def _relatives(family: str, precision: str) -> list[tuple[str, str, float]]:

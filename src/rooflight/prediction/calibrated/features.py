@@ -18,11 +18,13 @@ from rooflight.step.cache_reuse import Array
 # sensitive to: whether rows begin at multiples of 16 bytes, which way a matrix lies, whether a convolution has groups.
 # Weights that predict left-out points of a calibration best were tried, and predicted networks worse: points are spread
 # evenly over all sizes, layers are not.
+_STREAMED = ("plain", "copy", "cast", "math", "broadcast", "mixed", "dropout", "strided")
 WEIGHTS: dict[str, dict[str, float]] = {
     "gemm": {"bias": 0.7, "rows_aligned": 2, "n_aligned": 2, "batched": 2, "vector": 2, "whole": 0.3},
     "conv": {"m": 0.7, "groups": 0.7, "window": 0.6, "stride": 1.5, "side": 0.4, "depthwise": 8, "grouped": 4,
              "colours": 4, "c_aligned": 0.3, "k_aligned": 0.3, "whole": 0.3, "oblong": 0.5, "c_whole": 1.5,
-             "k_whole": 1.5, "channels_last": 8, "pixels_whole": 1.5, "out_pixels_whole": 1.5},
+             "k_whole": 1.5, "channels_last": 8, "pixels_whole": 1.5, "out_pixels_whole": 1.5, "one_pixel": 8,
+             "width_aligned": 0.5},
     "attention": {"length_q": 1.2, "length_kv": 1.2, "head_dim": 1.5, "bias": 1.5, "shared": 0.5, "aligned": 0.2},
     "batch-norm": {"channels_last": 2},
     "max-pool-forward": {"channels_last": 2},
@@ -30,7 +32,7 @@ WEIGHTS: dict[str, dict[str, float]] = {
     "avg-pool-forward": {"channels_last": 2},
     "avg-pool-backward": {"channels_last": 2},
     "reduce": {"innermost": 3, "aligned": 0.7, "to_one": 2},
-    **{family: {"density": 1.5} for family in ("plain", "cast", "math", "broadcast", "dropout", "strided")},
+    **{family: {"density": 1.5} for family in _STREAMED},
     **{family: {"density": 1.5, "tensors": 0.7} for family in ("foreach", "fused-sgd", "fused-adam")},
     "cat": {"density": 1.5, "tensors": 0.7, "run": 0.7, "contiguous": 8},
 }  # fmt: skip
@@ -92,6 +94,8 @@ def _convolution(family: str, c: dict[str, Array], precision: str) -> dict[str, 
         "channels_last": c["channels_last"],
         "pixels_whole": c["h"] * c["w"] % pixels == 0,
         "out_pixels_whole": c["p"] * c["q"] % pixels == 0,
+        "one_pixel": c["h"] * c["w"] == 1,
+        "width_aligned": np.where(c["groups"] > 1, _alignment(c["c"] / c["groups"], 64), 0.0),
     }
 
 
@@ -102,6 +106,16 @@ def _attention(c: dict[str, Array]) -> dict[str, Array]:
         **{name: c[name] for name in ("causal", "bias")},
         "shared": _log(c["heads"] / c["heads_kv"]),
         "aligned": _alignment(c["length_q"], 64),
+    }
+
+
+def _decode(c: dict[str, Array]) -> dict[str, Array]:
+    return {
+        "heads": _log(c["batch"] * c["heads_kv"]),
+        "length_kv": _log(c["length_kv"]),
+        "head_dim": _log(c["head_dim"]),
+        "bias": c["bias"],
+        "shared": _log(c["heads"] / c["heads_kv"]),
     }
 
 
@@ -143,7 +157,7 @@ def coordinates(family: str, precision: str, numbers: Array) -> dict[str, Array]
     if family.startswith("conv-"):
         return _convolution(family, c, precision)
     if family.startswith("attention-"):
-        return _attention(c)
+        return _decode(c) if family.endswith("-decode") else _attention(c)
     return _elements(family, c) if "bytes_read" in c else _others(family, c)
 
 

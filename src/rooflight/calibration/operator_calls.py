@@ -1,0 +1,247 @@
+"""Calls of torch's operators as a profiler notes them (name, shapes, strides, types, numbers), made again on tensors
+without data.
+
+Types of lists of tensors are not noted; the names of the kernels that ran tell them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+import torch
+
+from rooflight.files import UNDECODABLE
+from rooflight.ledger import MathModes
+from rooflight.profiles.kineto import HostRange
+from rooflight.trace.meta_kernels import META_KERNELS
+from rooflight.trace.modules import ModuleTracker
+from rooflight.trace.recorder import Recorder
+
+NO_SHAPES = "ops without shapes: profile with record_shapes=True"
+NOT_MADE_AGAIN = "ops that cannot be made again from what the trace tells"
+LONG_LIST = "ops on more tensors at once than the profiler notes, as those of an optimizer"
+NO_LIST_TYPE = "ops on lists of tensors whose type neither the trace nor a kernel's name tells"
+
+_DTYPES = {
+    "float": torch.float32, "double": torch.float64, "c10::Half": torch.float16, "c10::BFloat16": torch.bfloat16,
+    "long int": torch.int64, "long": torch.int64, "int": torch.int32, "short": torch.int16, "short int": torch.int16,
+    "signed char": torch.int8, "unsigned char": torch.uint8, "bool": torch.bool, "c10::complex<float>": torch.complex64,
+    "c10::complex<double>": torch.complex128, "c10::Float8_e4m3fn": torch.float8_e4m3fn,
+    "c10::Float8_e5m2": torch.float8_e5m2,
+}  # fmt: skip
+"""By the names that C++ has for them."""
+_WRAPPED = {"double": 1.0, "long int": 1}
+"""A number of Python that goes where a tensor may is noted as a tensor of such a type without dimensions."""
+_SCALAR_TYPES = (
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
+    torch.complex32, torch.complex64, torch.complex128, torch.bool, None, None, None, torch.bfloat16,
+)  # fmt: skip
+"""In the order of c10::ScalarType."""
+_MEMORY_FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
+_OF_KERNEL = (
+    (re.compile(r"BFloat16|bfloat16"), torch.bfloat16),
+    (re.compile(r"\bHalf\b|__half"), torch.float16),
+    (re.compile(r"\bdouble\b"), torch.float64),
+    (re.compile(r"\bfloat\b"), torch.float32),
+    (re.compile(r"OpaqueType<\(?(?:unsigned int\))?2u?>"), torch.bfloat16),
+    (re.compile(r"OpaqueType<\(?(?:unsigned int\))?4u?>"), torch.float32),
+)
+
+
+class CallNotKnown(Exception):
+    """A call that cannot be told; its text is the reason in words."""
+
+
+@dataclass(frozen=True)
+class NotedCall:
+    """One call: what was noted for every argument of the operator's schema, in its order."""
+
+    packet: str
+    overload: str
+    dims: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    types: tuple[str, ...]
+    concrete: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.packet}.{self.overload}" if self.overload else self.packet
+
+    @property
+    def is_fp32(self) -> bool:
+        """Are all floating tensors of fp32?"""
+        return "float" in self.types and not {"c10::Half", "c10::BFloat16", "double"} & set(self.types)
+
+
+class OperatorCalls:
+    """Reads what was noted, and makes the calls again."""
+
+    @staticmethod
+    def is_operator(name: str) -> bool:
+        return bool(_schemas(name))
+
+    def noted(self, host_range: HostRange) -> NotedCall:
+        """What a range tells; `CallNotKnown` where that is too little."""
+        args = host_range.args
+        dims, types, strides, concrete = (_decoded(raw) for raw in (args.dims, args.types, args.strides, args.concrete))
+        if not isinstance(dims, list) or not isinstance(types, list) or len(dims) != len(types):
+            raise CallNotKnown(NO_SHAPES)
+        strides = strides if isinstance(strides, list) and len(strides) == len(dims) else [None] * len(dims)
+        concrete = concrete if isinstance(concrete, list) and len(concrete) == len(dims) else [""] * len(dims)
+        types, concrete = tuple(map(str, types)), tuple(map(str, concrete))
+        overload = _overload(host_range.name, types)
+        if overload is None:
+            raise CallNotKnown(NOT_MADE_AGAIN)
+        return NotedCall(host_range.name, overload, _frozen(dims), _frozen(strides), types, concrete)
+
+    @staticmethod
+    def is_composed(call: NotedCall) -> bool:
+        """Does torch make other ops of it before any device sees it?"""
+        return _is_composed(call.name)
+
+    @staticmethod
+    def recorder(modes: MathModes) -> Recorder:
+        tracker = ModuleTracker(torch.nn.Identity())
+        return Recorder(tracker, device="meta", modes=modes, meta_kernels=META_KERNELS)
+
+    def record(self, recorder: Recorder, call: NotedCall, kernels: Sequence[str]) -> int:
+        """Make the call; the index of its op in the recorder."""
+        function = _function(call.packet, call.overload)
+        schema = function._schema
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        try:
+            for place, argument in enumerate(schema.arguments):
+                value = self._value(call, place, argument, kernels)
+                if argument.kwarg_only:
+                    if value is not None and not (argument.has_default_value() and value == argument.default_value):
+                        named[argument.name] = value
+                else:
+                    positional.append(value)
+            _trim(positional, schema.arguments)
+            recorder.record(function, tuple(positional), named)
+        except CallNotKnown:
+            raise
+        except Exception:  # whatever torch, or one of its many checks, raises for what a damaged file asks for
+            raise CallNotKnown(NOT_MADE_AGAIN) from None
+        return len(recorder.ops) - 1
+
+    def _value(self, call: NotedCall, place: int, argument: Any, kernels: Sequence[str]) -> Any:
+        kind, dims, strides, text = call.types[place], call.dims[place], call.strides[place], call.concrete[place]
+        declared = str(argument.real_type)
+        if kind == "TensorList":
+            if not dims:
+                raise CallNotKnown(LONG_LIST)
+            dtype = _list_type(kernels)
+            shapes = zip(dims, strides if strides else [None] * len(dims), strict=True)
+            return [_tensor(shape, own, dtype) for shape, own in shapes]
+        if kind in _DTYPES:
+            if not dims and argument.name == "other" and kind in _WRAPPED:
+                return _WRAPPED[kind]
+            return _tensor(dims, strides, _DTYPES[kind])
+        if "Device" in declared:
+            return torch.device("meta")
+        if not text:
+            if kind:  # a list of what is not noted, or an object of torch's own
+                raise CallNotKnown(NOT_MADE_AGAIN)
+            return None
+        number = _number(text)
+        if "ScalarType" in declared:
+            return _SCALAR_TYPES[number]
+        if "MemoryFormat" in declared:
+            return _MEMORY_FORMATS[number]
+        return None if "Layout" in declared else number
+
+
+def _decoded(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except UNDECODABLE:
+        return None
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+@cache
+def _schemas(name: str) -> list[Any]:
+    namespace, colons, rest = name.partition("::")
+    if not colons or not rest.isidentifier() or not namespace.isidentifier():
+        return []
+    return list(torch._C._jit_get_schemas_for_operator(name))
+
+
+@cache
+def _overload(packet: str, types: tuple[str, ...]) -> str | None:
+    """The overload whose arguments are as many, and can be of these types; never one that writes into `out`."""
+    for schema in _schemas(packet):
+        arguments = schema.arguments
+        if len(arguments) == len(types) and all(_fits(a, kind) for a, kind in zip(arguments, types, strict=True)):
+            return str(schema.overload_name)
+    return None
+
+
+def _fits(argument: Any, kind: str) -> bool:
+    declared = str(argument.real_type)
+    if argument.kwarg_only and argument.alias_info is not None:  # the `out` that a result is written into
+        return False
+    if kind == "":  # not given; a tensor that is not there is noted so, too
+        return declared.startswith("Optional") or declared == "Tensor" or argument.has_default_value()
+    if kind == "TensorList":
+        return declared in ("List[Tensor]", "Optional[List[Tensor]]")
+    if kind == "ScalarList":
+        return "List[" in declared and "Tensor" not in declared
+    if kind == "Scalar":
+        return "List[" not in declared and "Tensor" not in declared
+    return declared in ("Tensor", "Optional[Tensor]")
+
+
+@cache
+def _is_composed(name: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"))
+
+
+@cache
+def _function(packet: str, overload: str) -> Any:
+    namespace, _, name = packet.partition("::")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    except AttributeError:
+        raise CallNotKnown(NOT_MADE_AGAIN) from None
+
+
+def _tensor(dims: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype) -> torch.Tensor:
+    if strides is not None and len(strides) == len(dims):
+        return torch.empty_strided(dims, strides, dtype=dtype, device="meta")
+    return torch.empty(dims, dtype=dtype, device="meta")
+
+
+def _list_type(kernels: Sequence[str]) -> torch.dtype:
+    for name in kernels:
+        for pattern, dtype in _OF_KERNEL:
+            if pattern.search(name):
+                return dtype
+    raise CallNotKnown(NO_LIST_TYPE)
+
+
+def _number(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text  # a name, such as the rounding of a division
+
+
+def _trim(values: list[Any], arguments: Sequence[Any]) -> None:
+    """Leave out what is as it would be unsaid, from the end: ledgers hold what was given."""
+    while values:
+        argument = arguments[len(values) - 1]
+        if not argument.has_default_value() or values[-1] != argument.default_value:
+            return
+        values.pop()
