@@ -51,8 +51,8 @@ class Outcome:
     tier: str
     kind: str
     """What the model mostly does, by its ops."""
-    least_only: bool
-    """Does rooflight say of some of its ops that their time is the least only?"""
+    guessed: bool
+    """Does rooflight say of some of its ops that nothing like them was timed?"""
     host_bound: bool
 
     @property
@@ -111,14 +111,16 @@ def _outcome(row: PublishedStep, step: Step, source: TimeSource) -> Outcome:
     kind = row.family if row.family in PARTS else kind_of(step)
     return Outcome(
         row, value + gaps_s, interval.low + gaps_s, interval.high + gaps_s, prediction.tier, kind,
-        least_only=bool(step.guessed.any()), host_bound=prediction.bound == "host",
+        guessed=bool(step.guessed.any()), host_bound=prediction.bound == "host",
     )  # fmt: skip
 
 
 def kind_of(step: Step) -> str:
-    """By its ops: attention is a fused kernel, or a softmax beside batched products; a convolutional network has half
+    """By its ops: recurrent layers; attention is a fused kernel, or a softmax beside batched products; a convolutional network has half
     of its multiply-adds or more in convolutions."""
     names = {op.packet.removeprefix("aten::") for op in step.kinds}
+    if any(word in name for name in names for word in ("lstm", "gru", "rnn")):
+        return "recurrent"
     attends = any(name.startswith("_scaled_dot_product") for name in names) or (
         bool(names & {"_softmax", "_safe_softmax"}) and bool(names & {"bmm", "baddbmm"})
     )
@@ -140,9 +142,7 @@ def kind_of(step: Step) -> str:
 def by_source(outcome: Outcome) -> tuple[str, ...]:
     step = outcome.step
     kind = "nhwc" if step.channels_last else ""
-    if outcome.least_only:
-        kind = "(least only)"
-    elif step.source == "kernelbench":
+    if step.source == "kernelbench":
         kind = step.family
     elif step.source.startswith("h200"):
         kind = step.scope
@@ -231,7 +231,7 @@ def _checked(row: PublishedStep, done: Sequence[Outcome]) -> CheckedStep:
         scope=row.scope,
         published_s=_rounded(row.published_s),
         predictions={one.tier: (_rounded(one.predicted_s), _rounded(one.low_s), _rounded(one.high_s)) for one in done},
-        least_only=done[0].least_only,
+        guessed=done[0].guessed,
         host_bound=done[0].host_bound,
     )
 

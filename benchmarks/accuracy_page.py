@@ -50,7 +50,8 @@ def page(whole: Accuracy) -> str:
         "in [predicting-published.md](predicting-published.md).",
         _beside_neusight(whole.rows),
         "## By kind of model",
-        "The kind is told by the ops: attention, or most multiply-adds in convolutions, or both (hybrid), or neither.",
+        "The kind is told by the ops: recurrent layers; else attention, or most multiply-adds in convolutions, or both "
+        "(hybrid), or neither (mlp).",
         _groups(("kind", "tier"), whole.by("kind")),
         "## By length of the step",
         _groups(("length", "tier"), whole.by("length")),
@@ -58,6 +59,9 @@ def page(whole: Accuracy) -> str:
         "Where the host is the limit, the error is mostly that of a host that nobody described: rooflight takes the one of "
         "its calibration.",
         _groups(("bound", "tier"), whole.by("bound")),
+        "## By what the ops rest on",
+        "A prediction names the ops that nothing calibrated resembles: their times are guesses.",
+        _groups(("evidence", "tier"), whole.by("evidence")),
         "## By source",
         _groups(("source", "tier"), whole.by("source")),
         *(f"- **{name}**: {source.title}. Timed: {source.timed}. {source.url}." for name, source in whole.sources.items()),
@@ -66,7 +70,7 @@ def page(whole: Accuracy) -> str:
         "with the shapes of `a6dea99`. Licences: `hardware/published/NOTICE.md` in the package.",
         "## Farthest off",
         _worst(whole.rows),
-        "## Never checked, and left out",
+        "## Never checked",
         *(f"- {note[:1].upper()}{note[1:]}." for note in whole.notes),
         "## How it is made",
         "`python benchmarks/accuracy.py --write --pages` predicts every row again and writes the table that comes with "
@@ -92,7 +96,7 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _groups(heading: Sequence[str], groups: Sequence[AccuracyGroup]) -> str:
-    names = {"device": "name", "kind": "name", "length": "name", "source": "name", "bound": "name"}
+    names = {"device": "name", "kind": "name", "length": "name", "source": "name", "bound": "name", "evidence": "name"}
     fields = [names.get(name, name) for name in heading]
     return _table(
         (*heading, *_HEADING),

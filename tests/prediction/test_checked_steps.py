@@ -57,7 +57,6 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckedSteps]:
     rows.append(row(step="train", measured=2.0, predicted=3.0))
     rows.append(row(kind="op", measured=1.0, predicted=9.0))
     rows.append(row(scope="kernels", measured=1.0, predicted=8.0))
-    rows.append(row(least_only=True, measured=1.0, predicted=0.01))
     made = CheckedSteps(
         format_version=FORMAT_VERSION, rooflight="1", made="2026-01-01", sources={}, tiers={"t4": "transferred"},
         rows=tuple(rows),
@@ -77,8 +76,8 @@ def test_spread_by_hand() -> None:
 
 
 def test_a_prediction_is_told_the_error_of_its_kind_of_step(table: CheckedSteps) -> None:
-    # |errors| of the six inference steps: 0.1 x 5 and 0.3, so 0.8 / 6 = 13.3% in the mean; op, kernels and the row
-    # that is only the least are not among them.
+    # |errors| of the six inference steps: 0.1 x 5 and 0.3, so 0.8 / 6 = 13.3% in the mean; the op and the
+    # kernels alone are not among them.
     checked = checked_on("t4", "transferred", "infer")
     assert checked.text == (
         "on 6 published inference steps of this GPU: 13% in the mean, 30% at worst; of the GPU's time alone 700%"
@@ -159,7 +158,7 @@ def _agrees(rows: list[Any], script: Script) -> None:
         assert outcome.tier == shipped_steps().tiers[one.device], STALE
         told = one.predictions[outcome.tier]
         assert told == pytest.approx((outcome.predicted_s, outcome.low_s, outcome.high_s), rel=2e-3), (key, STALE)
-        assert (one.kind, one.least_only) == (outcome.kind, outcome.least_only)
+        assert (one.kind, one.guessed) == (outcome.kind, outcome.guessed)
         assert one.published_s == pytest.approx(step.published_s, rel=1e-3)
 
 

@@ -51,7 +51,7 @@ class CheckedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     model: str
     """As its source calls it."""
     kind: str
-    """What it mostly does: `convnet`, `transformer`, `hybrid`, `mlp`; `op` and `chain of ops` are no whole models."""
+    """What it mostly does: `convnet`, `transformer`, `hybrid`, `mlp`, `recurrent`; or `op`, `chain of ops`."""
     step: str
     """`infer` or `train`."""
     batch: int | None
@@ -68,8 +68,8 @@ class CheckedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     """What was measured."""
     predictions: dict[str, tuple[float, float, float]]
     """By tier: the predicted time and the ends of its 90% interval."""
-    least_only: bool = False
-    """Does it hold ops of which rooflight says only the least time, as recurrent layers?"""
+    guessed: bool = False
+    """Does it hold ops of which its prediction says that nothing like them was timed?"""
 
     host_bound: bool = False
     """Is it predicted to wait for its host, which nobody described?"""
@@ -185,10 +185,9 @@ def shipped_steps() -> CheckedSteps:
 
 
 def judged(rows: Sequence[CheckedStep], tier: str | None = None) -> list[tuple[CheckedStep, str]]:
-    """Rows that a tier predicts, each with its tier; without one, each with that of its device. What rooflight itself
-    calls the least time only is judged nowhere."""
+    """Rows that a tier predicts, each with its tier; without one, each with that of its device."""
     tiers = shipped_steps().tiers
-    pairs = ((row, tier or tiers[row.device]) for row in rows if not row.least_only)
+    pairs = ((row, tier or tiers[row.device]) for row in rows)
     return [(row, name) for row, name in pairs if name in row.predictions]
 
 

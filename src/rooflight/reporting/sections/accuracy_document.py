@@ -20,6 +20,7 @@ _TITLES = {
     "kind": "by kind of model",
     "length": "by length of the step",
     "bound": "by what bounds the step, as predicted",
+    "evidence": "by what its ops rest on, as predictions say",
     "source": "by source",
     "kernels": "time of kernels alone, by device",
 }
