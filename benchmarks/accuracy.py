@@ -35,6 +35,7 @@ from rooflight.prediction.checked_steps import (
 from rooflight.prediction.device_run import SpecTier, TimeSource, device_runs, gap_of, predicted
 from rooflight.prediction.tiers import ORIGIN, TIERS, predictor
 from rooflight.step.costed_step import Step
+from rooflight.step.model_kind import kind_of
 
 TABLE = ROOT / "src" / "rooflight" / "hardware" / "published" / NAME
 _DIGITS = 4
@@ -113,27 +114,6 @@ def _outcome(row: PublishedStep, step: Step, source: TimeSource) -> Outcome:
         row, value + gaps_s, interval.low + gaps_s, interval.high + gaps_s, prediction.tier, kind,
         guessed=bool(step.guessed.any()), host_bound=prediction.bound == "host",
     )  # fmt: skip
-
-
-def kind_of(step: Step) -> str:
-    """By its ops: recurrent layers; attention is a fused kernel, or a softmax beside batched products; a convolutional network has half
-    of its multiply-adds or more in convolutions."""
-    names = {op.packet.removeprefix("aten::") for op in step.kinds}
-    if any(word in name for name in names for word in ("lstm", "gru", "rnn")):
-        return "recurrent"
-    attends = any(name.startswith("_scaled_dot_product") for name in names) or (
-        bool(names & {"_softmax", "_safe_softmax"}) and bool(names & {"bmm", "baddbmm"})
-    )
-    counts = np.bincount(step.kind_of, minlength=len(step.kinds)).tolist()
-    convolved = everything = 0
-    for op, count in zip(step.kinds, counts, strict=True):
-        macs = count * (op.cost.macs or 0) if op.cost is not None else 0
-        everything += macs
-        convolved += macs if "conv" in op.packet else 0
-    mostly_convolves = 2 * convolved >= everything and everything > 0
-    if attends:
-        return "hybrid" if mostly_convolves else "transformer"
-    return "convnet" if mostly_convolves else "mlp"
 
 
 # --- the table on the screen ---

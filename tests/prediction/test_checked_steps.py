@@ -88,6 +88,17 @@ def test_a_prediction_is_told_the_error_of_its_kind_of_step(table: CheckedSteps)
     assert checked.inside == pytest.approx(5 / 6)
 
 
+def test_models_of_its_kind_come_first_where_there_are_enough(table: CheckedSteps) -> None:
+    checked = checked_on("t4", "transferred", "infer", model_kind="convnet")
+    assert checked.text.startswith("on 6 published inference steps of convnets on this GPU: 13% in the mean")
+    assert (checked.steps, checked.step, checked.model_kind) == (6, "infer", "convnet")
+    other = checked_on("t4", "transferred", "infer", model_kind="transformer")
+    assert other == checked_on("t4", "transferred", "infer") and other.model_kind is None
+    # one training step is too few: with the six of inference, all of convnets
+    train = checked_on("t4", "transferred", "train", model_kind="convnet")
+    assert train.text.startswith("on 7 published steps of convnets on this GPU: 19% in the mean, 50% at worst")
+
+
 def test_of_too_few_of_a_kind_all_are_told(table: CheckedSteps) -> None:
     # one training step, 50% off: with the others (0.8 + 0.5) / 7 = 18.6%
     checked = checked_on("t4", "transferred", "train")
@@ -99,7 +110,7 @@ def test_of_too_few_of_a_kind_all_are_told(table: CheckedSteps) -> None:
 
 def test_what_was_never_checked_says_so(table: CheckedSteps) -> None:
     assert checked_on("a10", "transferred", "infer").text == "never checked on this GPU"
-    assert checked_on("epyc-9654", "spec", "infer", kind="cpu").text == "never checked on this CPU"
+    assert checked_on("epyc-9654", "spec", "infer", device_kind="cpu").text == "never checked on this CPU"
     assert checked_on("t4", "calibrated", "infer").text == "never checked on this GPU with this tier"
     own = checked_on("t4", "transferred", "infer", own_calibration=True)
     assert own.text == "never checked with this calibration" and own.steps == 0 and own.mean_error is None
