@@ -13,7 +13,7 @@ import csv
 import gzip
 import random
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +27,9 @@ from rooflight.hardware.recorded_tables import encode
 from rooflight.ops.kernel_task import Task, attention_task
 
 CALIBRATIONS = Path(__file__).parents[1] / "src" / "rooflight" / "hardware" / "calibrations"
-_MOST = 1500
-"""Points of one family, precision and source: more would say the same again."""
+_MOST = {"gemm": 3000, "conv": 1000, "attention": 800}
+_MOST_OF_OTHERS = 400
+"""Points of one family and precision, from all sources: more would say the same again, and take time to read."""
 _LAUNCH = 0.55
 """Of the shortest time of an op, what a long one still has in it: times of elementwise ops grow with their bytes from
 0.48 to 0.67 of it, on all GPUs."""
@@ -249,9 +250,13 @@ def points(rows: Iterable[Timed]) -> tuple[TimedPoints, ...]:
     for timed in rows:
         taken = max(1, round(timed.seconds * 1e9))
         groups[timed.task.family, timed.task.precision, timed.source].append([*timed.task.numbers, taken, taken, 1])
-    lots = random.Random(0)
+    lots, counts = random.Random(0), Counter((family, precision) for family, precision, _ in groups)
+
+    def most(family: str, precision: str) -> int:
+        return _MOST.get(family.partition("-")[0], _MOST_OF_OTHERS) // counts[family, precision]
+
     return tuple(
-        TimedPoints(family, precision, lots.sample(some, min(_MOST, len(some))), source)
+        TimedPoints(family, precision, lots.sample(some, min(most(family, precision), len(some))), source)
         for (family, precision, source), some in sorted(groups.items())
     )
 

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from rooflight import metrics
 from rooflight.errors import RooflightError
 from rooflight.prediction.device_run import HOST_DEVIATION, DeviceRun, device_runs
@@ -63,7 +65,8 @@ class PredictedTiming:
         """Kernels that the change leaves alone are as far off with it as without; and how far off the host is, a graph
         shows."""
         before, after = self._run.times.seconds, self._with(change).times.seconds
-        changed = float(after[before != after].sum()) / float(after.sum() or 1.0)
+        same = before == after if len(before) == len(after) else np.zeros(len(after), dtype=bool)
+        changed = float(after[~same].sum()) / float(after.sum() or 1.0)
         host = max(0.0, 1 - self.kernel_s / self.wall_s) if change.step.is_graph and self.wall_s else 0.0
         return math.hypot(ratio_noise(self._predictor) * changed, NINETY * HOST_DEVIATION * host)
 

@@ -28,7 +28,9 @@ thin and slow, says little of those of a transformer (benchmarks/one_run.py)."""
 _SAME_WIDTH = {"bf16": "fp16", "fp16": "bf16"}
 _KERNELS = ("cudnn", "flash", "efficient")
 _LIKE = 0.7
-"""How much of what is off in the forward pass is taken to be off in its gradients too."""
+"""How much of what is off in the forward pass is taken to be off in its gradients too; in plain elementwise work, in
+all that reads its elements and writes them."""
+_STREAMED = "plain"
 
 
 @dataclass(frozen=True)
@@ -129,4 +131,6 @@ def _relatives(family: str, precision: str) -> list[tuple[str, str, float]]:
         like = family.replace(gradient, forward)
         if like != family and FAMILIES.get(like) == FAMILIES[family]:
             relatives += [(like, width, _LIKE) for width in widths]
+    if FAMILIES[family] == FAMILIES[_STREAMED]:
+        relatives += [(_STREAMED, width, _LIKE) for width in widths]
     return relatives
