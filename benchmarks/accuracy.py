@@ -30,10 +30,12 @@ from rooflight.prediction.checked_steps import (
     CheckedSteps,
     ErrorSpread,
     encoded,
+    shipped_steps,
 )
 from rooflight.prediction.device_run import SpecTier, TimeSource, device_runs, gap_of, predicted
 from rooflight.prediction.tiers import ORIGIN, TIERS, predictor
 from rooflight.step.costed_step import Step
+from rooflight.step.model_kind import kind_of
 
 TABLE = ROOT / "src" / "rooflight" / "hardware" / "published" / NAME
 _DIGITS = 4
@@ -50,8 +52,9 @@ class Outcome:
     tier: str
     kind: str
     """What the model mostly does, by its ops."""
-    least_only: bool
-    """Does rooflight say of some of its ops that their time is the least only?"""
+    guessed: bool
+    """Does rooflight say of some of its ops that nothing like them was timed?"""
+    host_bound: bool
 
     @property
     def error(self) -> float:
@@ -107,29 +110,10 @@ def _outcome(row: PublishedStep, step: Step, source: TimeSource) -> Outcome:
     else:
         value, interval = prediction.gpu_time_s, prediction.gpu_time_interval_s
     kind = row.family if row.family in PARTS else kind_of(step)
-    least_only = bool(step.guessed.any())
     return Outcome(
-        row, value + gaps_s, interval.low + gaps_s, interval.high + gaps_s, prediction.tier, kind, least_only
-    )
-
-
-def kind_of(step: Step) -> str:
-    """By its ops: attention is a fused kernel, or a softmax beside batched products; a convolutional network has half
-    of its multiply-adds or more in convolutions."""
-    names = {op.packet.removeprefix("aten::") for op in step.kinds}
-    attends = any(name.startswith("_scaled_dot_product") for name in names) or (
-        bool(names & {"_softmax", "_safe_softmax"}) and bool(names & {"bmm", "baddbmm"})
-    )
-    counts = np.bincount(step.kind_of, minlength=len(step.kinds)).tolist()
-    convolved = everything = 0
-    for op, count in zip(step.kinds, counts, strict=True):
-        macs = count * (op.cost.macs or 0) if op.cost is not None else 0
-        everything += macs
-        convolved += macs if "conv" in op.packet else 0
-    mostly_convolves = 2 * convolved >= everything and everything > 0
-    if attends:
-        return "hybrid" if mostly_convolves else "transformer"
-    return "convnet" if mostly_convolves else "mlp"
+        row, value + gaps_s, interval.low + gaps_s, interval.high + gaps_s, prediction.tier, kind,
+        guessed=bool(step.guessed.any()), host_bound=prediction.bound == "host",
+    )  # fmt: skip
 
 
 # --- the table on the screen ---
@@ -138,9 +122,7 @@ def kind_of(step: Step) -> str:
 def by_source(outcome: Outcome) -> tuple[str, ...]:
     step = outcome.step
     kind = "nhwc" if step.channels_last else ""
-    if outcome.least_only:
-        kind = "(least only)"
-    elif step.source == "kernelbench":
+    if step.source == "kernelbench":
         kind = step.family
     elif step.source.startswith("h200"):
         kind = step.scope
@@ -229,7 +211,8 @@ def _checked(row: PublishedStep, done: Sequence[Outcome]) -> CheckedStep:
         scope=row.scope,
         published_s=_rounded(row.published_s),
         predictions={one.tier: (_rounded(one.predicted_s), _rounded(one.low_s), _rounded(one.high_s)) for one in done},
-        least_only=done[0].least_only,
+        guessed=done[0].guessed,
+        host_bound=done[0].host_bound,
     )
 
 
@@ -276,6 +259,7 @@ def _write(rows: Sequence[PublishedStep], *, whole: bool, pages: bool) -> None:
         sys.exit("traces are missing: run `python benchmarks/accuracy.py --trace` first, which needs timm")
     TABLE.parent.mkdir(exist_ok=True)
     TABLE.write_bytes(encoded(checked))
+    shipped_steps.cache_clear()
     _say_left(left)
     print(f"{TABLE.relative_to(ROOT)}: {len(checked.rows):,} rows, {TABLE.stat().st_size / 1e3:.0f} kB")
     if pages:

@@ -92,6 +92,8 @@ class TraceKey:
     target: str = "cuda"
     batch: int | None = None
     """`None`: one trace for every batch."""
+    fused_attention: bool = True
+    """Torch has had a fused kernel for attention since 2.0: before, timm's networks wrote it out."""
 
 
 @dataclass(frozen=True)
@@ -189,10 +191,10 @@ def timm() -> Iterator[PublishedStep]:
     for row in _csv(PUBLISHED / "timm.csv.gz"):
         training, size = row["step"] == "train", int(row["size"])
         step: StepName = "train" if training else "infer"
-        # The tables' script: SGD with momentum; torch 1.12 had no foreach optimizer by default.
+        # The tables' script: SGD with momentum; torch 1.12 had no foreach optimizer by default, and no fused attention.
         key = TraceKey(
             "model", f"timm:{row['model']}", step, autocast="fp16", input=f"3x{size}x{size}", target="cuda:80",
-            optimizer="momentum" if training else None, foreach=False if training else None,
+            optimizer="momentum" if training else None, foreach=False if training else None, fused_attention=not training,
         )  # fmt: skip
         yield PublishedStep(
             source="timm", device=row["device"], model=row["model"], family="", step=step,
@@ -304,4 +306,5 @@ def _both(
 
 def as_data(key: TraceKey) -> dict[str, Any]:
     """What names the trace, for the name of its file."""
-    return {name: getattr(key, name) for name in TraceKey.__dataclass_fields__}
+    named = {name: getattr(key, name) for name in TraceKey.__dataclass_fields__}
+    return {name: value for name, value in named.items() if name != "fused_attention" or not value}

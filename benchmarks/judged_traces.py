@@ -5,10 +5,11 @@ A trace is a ledger; predicting from it needs no torch. What cannot be traced le
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -133,12 +134,26 @@ def _traced_with(key: TraceKey, batch: int | None, overrides: dict[str, str]) ->
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value not in (None, {})}
     spec = StepSpec.given(key.model, given, verb="predict", inputs=(), kwargs=None)
-    workload = given_workload(spec.model, (), None, batch=batch or PRIME, device="meta", **spec.build)
+    with contextlib.nullcontext() if key.fused_attention else _attention_written_out():
+        workload = given_workload(spec.model, (), None, batch=batch or PRIME, device="meta", **spec.build)
     ledger = trace(workload, TraceOptions.of(spec, target=key.target))
     if batch is None:
         parameters = workload.model.parameters()
         check_scales(ledger, PRIME, {size for tensor in parameters for size in (*tensor.shape, tensor.numel())})
     return ledger
+
+
+@contextlib.contextmanager
+def _attention_written_out() -> Iterator[None]:
+    """As timm's networks had it before torch 2.0; they look when they are built."""
+    from rooflight.models.optional_packages import imported
+
+    layers = imported("timm").layers
+    layers.set_fused_attn(False)
+    try:
+        yield
+    finally:
+        layers.set_fused_attn(True)
 
 
 def trace_all(steps: Iterable[PublishedStep]) -> None:

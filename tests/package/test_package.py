@@ -119,8 +119,14 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
     inside = {name for name in names if not name.startswith(f"rooflight-{VERSION}.dist-info/")}
     assert inside == files_of_the_package() | {"rooflight/_built.py"}
     assert f"rooflight-{VERSION}.dist-info/licenses/LICENSE" in names
+    assert f"rooflight-{VERSION}.dist-info/licenses/src/rooflight/hardware/published/NOTICE.md" in names
     assert "rooflight/py.typed" in inside
-    for data in ("hardware/specs/h200.toml", "recordings/h200/resnet50-train-fp32.json.gz"):
+    for data in (
+        "hardware/specs/h200.toml",
+        "hardware/published/steps.json.gz",
+        "hardware/published/NOTICE.md",
+        "recordings/h200/resnet50-train-fp32.json.gz",
+    ):
         assert f"rooflight/{data}" in inside
     assert (metadata["Name"], metadata["Version"], metadata["License-Expression"]) == (
         "rooflight",

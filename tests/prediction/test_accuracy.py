@@ -4,7 +4,7 @@ import pytest
 
 import rooflight
 from rooflight.errors import BadInput
-from rooflight.prediction.accuracy import architecture, plain_name
+from rooflight.prediction.accuracy import By, architecture, plain_name
 from rooflight.prediction.checked_steps import KERNELS, PARTS, shipped_steps
 
 
@@ -25,16 +25,17 @@ def test_names(model: str, name: str, design: str) -> None:
 
 def test_every_row_stands_once_in_each_kind_of_group() -> None:
     whole = rooflight.accuracy()
-    told = [row for row in whole.rows if not row.least_only]
-    timed_whole = [row for row in told if row.scope != KERNELS]
+    timed_whole = [row for row in whole.rows if row.scope != KERNELS]
     steps = [row for row in timed_whole if row.kind not in PARTS]
 
-    def count(by: str) -> int:
-        return sum(group.errors.rows for group in whole.by(by))  # type: ignore[arg-type]
+    def count(by: By) -> int:
+        return sum(group.errors.rows for group in whole.by(by))
 
-    assert count("device") == count("kind") == count("source") == len(timed_whole)
-    assert count("length") == len(steps) and whole.steps is not None and whole.steps.rows == len(steps)
-    assert count("kernels") == len(told) - len(timed_whole)
+    assert count("device") == count("kind") == count("evidence") == count("source") == len(timed_whole)
+    assert (
+        count("length") == count("bound") == len(steps) and whole.steps is not None and whole.steps.rows == len(steps)
+    )
+    assert count("kernels") == len(whole.rows) - len(timed_whole)
 
 
 def test_means_of_groups_are_the_mean_of_all() -> None:

@@ -1,7 +1,8 @@
 """The table of timed steps says what this version predicts, and what is told of it is counted right."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import COMES_ALONG, calibration_for
 from rooflight.prediction import checked_steps
+from rooflight.prediction.accuracy import accuracy
 from rooflight.prediction.checked_steps import (
     FORMAT_VERSION,
     CheckedStep,
@@ -25,16 +27,19 @@ from tests.fixtures.paths import ROOT
 STALE = "run `python benchmarks/accuracy.py --write --pages` and commit what it writes"
 
 
+Script = Callable[[str], Any]
+
+
 @pytest.fixture(scope="module")
-def benchmarks() -> Iterator[None]:
-    """The scripts as modules."""
+def script() -> Iterator[Script]:
+    """A script of benchmarks/ as a module."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield
+    yield import_module
     sys.path.remove(str(ROOT / "benchmarks"))
 
 
 def row(device: str = "t4", step: str = "infer", *, measured: float, predicted: float, **more: Any) -> CheckedStep:
-    given = {
+    given: dict[str, Any] = {
         "source": "timm", "model": "resnet50", "kind": "convnet", "batch": 1, "size": 224, "precision": "fp32",
         "channels_last": False, "scope": "wall",
     } | more  # fmt: skip
@@ -52,7 +57,6 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckedSteps]:
     rows.append(row(step="train", measured=2.0, predicted=3.0))
     rows.append(row(kind="op", measured=1.0, predicted=9.0))
     rows.append(row(scope="kernels", measured=1.0, predicted=8.0))
-    rows.append(row(least_only=True, measured=1.0, predicted=0.01))
     made = CheckedSteps(
         format_version=FORMAT_VERSION, rooflight="1", made="2026-01-01", sources={}, tiers={"t4": "transferred"},
         rows=tuple(rows),
@@ -72,25 +76,41 @@ def test_spread_by_hand() -> None:
 
 
 def test_a_prediction_is_told_the_error_of_its_kind_of_step(table: CheckedSteps) -> None:
-    # |errors| of the six inference steps: 0.1 x 5 and 0.3, so 0.8 / 6 = 13.3% in the mean; op, kernels and the row
-    # that is only the least are not among them.
+    # |errors| of the six inference steps: 0.1 x 5 and 0.3, so 0.8 / 6 = 13.3% in the mean; the op and the
+    # kernels alone are not among them.
     checked = checked_on("t4", "transferred", "infer")
-    assert checked.text == "on 6 published inference steps of this GPU: 13% in the mean, 30% at worst"
+    assert checked.text == (
+        "on 6 published inference steps of this GPU: 13% in the mean, 30% at worst; of the GPU's time alone 700%"
+    )
     assert (checked.steps, checked.step) == (6, "infer")
+    assert checked.gpu_time_error == pytest.approx(7.0)  # the row of kernels alone: 8 s predicted, 1 s measured
     # 1.3 x 0.8 = 1.04 is above 1.0: only that one lies outside
     assert checked.inside == pytest.approx(5 / 6)
+
+
+def test_models_of_its_kind_come_first_where_there_are_enough(table: CheckedSteps) -> None:
+    checked = checked_on("t4", "transferred", "infer", model_kind="convnet")
+    assert checked.text.startswith("on 6 published inference steps of convnets on this GPU: 13% in the mean")
+    assert (checked.steps, checked.step, checked.model_kind) == (6, "infer", "convnet")
+    other = checked_on("t4", "transferred", "infer", model_kind="transformer")
+    assert other == checked_on("t4", "transferred", "infer") and other.model_kind is None
+    # one training step is too few: with the six of inference, all of convnets
+    train = checked_on("t4", "transferred", "train", model_kind="convnet")
+    assert train.text.startswith("on 7 published steps of convnets on this GPU: 19% in the mean, 50% at worst")
 
 
 def test_of_too_few_of_a_kind_all_are_told(table: CheckedSteps) -> None:
     # one training step, 50% off: with the others (0.8 + 0.5) / 7 = 18.6%
     checked = checked_on("t4", "transferred", "train")
-    assert checked.text == "on 7 published steps of this GPU: 19% in the mean, 50% at worst"
+    assert checked.text == (
+        "on 7 published steps of this GPU: 19% in the mean, 50% at worst; of the GPU's time alone 700%"
+    )
     assert checked.step is None and checked.mean_error == pytest.approx(1.3 / 7)
 
 
 def test_what_was_never_checked_says_so(table: CheckedSteps) -> None:
     assert checked_on("a10", "transferred", "infer").text == "never checked on this GPU"
-    assert checked_on("epyc-9654", "spec", "infer", kind="cpu").text == "never checked on this CPU"
+    assert checked_on("epyc-9654", "spec", "infer", device_kind="cpu").text == "never checked on this CPU"
     assert checked_on("t4", "calibrated", "infer").text == "never checked on this GPU with this tier"
     own = checked_on("t4", "transferred", "infer", own_calibration=True)
     assert own.text == "never checked with this calibration" and own.steps == 0 and own.mean_error is None
@@ -133,9 +153,8 @@ def test_a_broken_table_is_one_line(tmp_path: Path) -> None:
 # --- it says what this version predicts ---
 
 
-def _agrees(rows: list[Any]) -> None:
-    from accuracy import errors
-    from judged_steps import device_named
+def _agrees(rows: list[Any], script: Script) -> None:
+    errors, device_named = script("accuracy").errors, script("judged_steps").device_named
 
     shipped = {
         (one.source, one.device, one.model, one.step, one.batch, one.size, one.scope): one
@@ -150,27 +169,30 @@ def _agrees(rows: list[Any]) -> None:
         assert outcome.tier == shipped_steps().tiers[one.device], STALE
         told = one.predictions[outcome.tier]
         assert told == pytest.approx((outcome.predicted_s, outcome.low_s, outcome.high_s), rel=2e-3), (key, STALE)
-        assert (one.kind, one.least_only) == (outcome.kind, outcome.least_only)
+        assert (one.kind, one.guessed) == (outcome.kind, outcome.guessed)
         assert one.published_s == pytest.approx(step.published_s, rel=1e-3)
 
 
-def test_kernelbench_rows_are_those_of_this_version(benchmarks: None) -> None:
-    from judged_steps import steps
-
+def test_kernelbench_rows_are_those_of_this_version(script: Script) -> None:
+    steps = script("judged_steps").steps
     rows = [one for one in steps("kernelbench") if one.model.endswith(("_Matmul_", "_ReLU", "_Softmax", "_MLP", "_AlexNet"))
             or "BatchNorm" in one.model or "GRU" in one.model]  # fmt: skip
     rows = [one for one in rows if "Mamba" not in one.model]
     assert len({one.device for one in rows}) == 4 and len(rows) > 60
-    _agrees(rows)
+    _agrees(rows, script)
 
 
 def test_neusight_rows_are_those_of_this_version(
-    benchmarks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import judged_traces
-    from judged_steps import steps
-
-    monkeypatch.setattr(judged_traces, "FOLDER", tmp_path)  # traced anew: a kept trace may be older than the code
+    steps = script("judged_steps").steps
+    monkeypatch.setattr(
+        script("judged_traces"), "FOLDER", tmp_path
+    )  # traced anew: a kept trace may be older than the code
     rows = [one for one in steps("neusight") if one.model == "bert_large" and one.step == "infer" and one.batch == 8]
     assert len(rows) >= 3
-    _agrees(rows)
+    _agrees(rows, script)
+
+
+def test_the_page_is_what_its_script_writes(script: Script) -> None:
+    assert (ROOT / "docs" / "accuracy.md").read_text() == script("accuracy_page").page(accuracy()), STALE

@@ -19,7 +19,7 @@ _MUST = "must end in .json, .json.gz, .csv, .md or .html"
     "--like",
     metavar="MODEL",
     help="Only rows that resemble this model: the same one, its architecture, its kind; or a kind: convnet, "
-    "transformer, hybrid, mlp.",
+    "transformer, hybrid, mlp, recurrent.",
 )
 @click.option("--tier", help="Predictions of this tier; by default the one that `rooflight predict` takes.")
 @form_options(

@@ -196,6 +196,8 @@ _WORDS: dict[tuple[str, str], Completer] = {
     ("predict", "devices"): _offer(_devices, listed=True),
     ("predict", "ppp"): _offer(_recordings, files=True),
     ("predict", "parallel"): _offer(_PARALLEL),
+    ("accuracy", "on"): _offer(_device_names),
+    ("accuracy", "like"): _offer(_models),
     ("report", "paths"): _offer(_recordings, files=True),
     ("report", "on"): _offer(_devices, listed=True),
     ("report", "chart"): _offer(_charts),

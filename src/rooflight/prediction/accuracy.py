@@ -23,7 +23,7 @@ from rooflight.prediction.checked_steps import (
     spread_of,
 )
 
-KINDS = ("convnet", "transformer", "hybrid", "mlp", *PARTS)
+KINDS = ("convnet", "transformer", "hybrid", "mlp", "recurrent", *PARTS)
 LENGTHS = ((1e-3, "below 1 ms"), (1e-2, "1 to 10 ms"), (1e-1, "10 to 100 ms"), (float("inf"), "100 ms and more"))
 _WORST = 10
 _FEW = 5
@@ -37,15 +37,15 @@ _VARIANTS = ("tf_", "legacy_", "adv_", "ens_", "jx_")
 
 _WHATS = ("all", "inference", "training", "single ops", "chains of ops")
 
-By = Literal["device", "kind", "length", "source", "likeness", "kernels"]
+By = Literal["device", "kind", "length", "bound", "evidence", "source", "likeness", "kernels"]
 
 
 class AccuracyGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Some rows and their errors."""
 
     by: By
-    """What they have in common: `device`, `kind` of model, `length` of the step, `source`, `likeness`; `kernels`: of a
-    device, times of kernels alone."""
+    """What they have in common: `device`, `kind` of model, `length` of the step, what it is `bound` by, `evidence`
+    (is something like each of its ops timed?), `source`, `likeness`; `kernels`: of a device, times of kernels alone."""
     name: str
     """Which device, kind, ..."""
     tier: str
@@ -85,7 +85,7 @@ class Accuracy(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
     steps: ErrorSpread | None
     """Of all whole steps; `None`: there are none."""
     groups: tuple[AccuracyGroup, ...]
-    """By device, kind, length and source; by likeness where a model was asked for."""
+    """By device, kind, length, bound, evidence and source; by likeness where a model was asked for."""
     worst: tuple[WorstRow, ...]
     """The rows that are farthest off, by ratio."""
     rows: tuple[CheckedStep, ...]
@@ -93,7 +93,7 @@ class Accuracy(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, RowSource]
     """Who timed them, by name."""
     notes: tuple[str, ...]
-    """What was never checked, and what was left out."""
+    """What was never checked."""
 
     def by(self, by: By) -> tuple[AccuracyGroup, ...]:
         """The groups of one kind."""
@@ -103,9 +103,9 @@ class Accuracy(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
 def accuracy(on: str | None = None, like: str | None = None, tier: str | None = None) -> Accuracy:
     """How far predictions are from steps that were timed, published or recorded: those that come with rooflight.
 
-    `on`: a device. `like`: a model by name, or a kind (`convnet`, `transformer`, `hybrid`, `mlp`): the rows that
-    resemble it, by the same model, the same architecture, the same kind. `tier`: `calibrated`, `transferred`, `spec`,
-    ...; by default the one that `predict` takes for each device.
+    `on`: a device. `like`: a model by name, or a kind (`convnet`, `transformer`, `hybrid`, `mlp`, `recurrent`): the
+    rows that resemble it, by the same model, the same architecture, the same kind. `tier`: `calibrated`,
+    `published`, `transferred` or `spec`; by default the one that `predict` takes for each device.
 
         >>> rooflight.accuracy(on="t4")
         >>> rooflight.accuracy(like="resnet50").by("likeness")
@@ -134,6 +134,8 @@ def accuracy(on: str | None = None, like: str | None = None, tier: str | None = 
             *_groups("kernels", pairs, lambda row: row.device if row.scope == KERNELS else None),
             *_groups("kind", pairs, lambda row: row.kind if row.scope != KERNELS else None, whole=True),
             *_groups("length", steps, _length, whole=True),
+            *_groups("bound", steps, lambda row: "host" if row.host_bound else "device", whole=True),
+            *_groups("evidence", pairs, _evidence, whole=True),
             *_groups("source", pairs, lambda row: row.source if row.scope != KERNELS else None, whole=True),
         ),
         worst=_worst(pair for pair in pairs if pair[0].scope != KERNELS),
@@ -145,6 +147,10 @@ def accuracy(on: str | None = None, like: str | None = None, tier: str | None = 
 
 def _device(on: str) -> str:
     """Its name in the table. Some devices have rows and no place in the database."""
+    if on.casefold() == "here":
+        from rooflight.prediction.resolve_devices import device_of
+
+        return device_of(on).name
     of_rows = {row.device.casefold(): row.device for row in shipped_steps().rows}
     if on.casefold() in of_rows:
         return of_rows[on.casefold()]
@@ -200,6 +206,12 @@ def _what(row: CheckedStep) -> str:
 
 def _length(row: CheckedStep) -> str:
     return next(words for most, words in LENGTHS if row.published_s < most)
+
+
+def _evidence(row: CheckedStep) -> str | None:
+    if row.scope == KERNELS:
+        return None
+    return "some ops are a guess" if row.guessed else "the like of every op was timed"
 
 
 def _worst(pairs: Iterable[tuple[CheckedStep, str]]) -> tuple[WorstRow, ...]:
@@ -290,12 +302,5 @@ def _notes(device: str | None, like: str | None, tier: str | None, rows: Sequenc
         without = [name for name in names() if name not in table.tiers]
         if without:
             yield f"never checked on {', '.join(without)}: {would}"
-    left_out = [row for row in rows if row.least_only]
-    if left_out:
-        models = len({row.model for row in left_out})
-        yield (
-            f"left out: {len(left_out):,} rows of {models} models with ops of which rooflight tells only the least "
-            "time (recurrent layers), as it says in their predictions"
-        )
     if tier is not None and rows and not judged(rows, tier):
         yield f"no row of these was predicted by the tier {tier}"

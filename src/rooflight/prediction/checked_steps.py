@@ -9,7 +9,7 @@ import gzip
 import math
 import statistics
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -25,7 +25,10 @@ KERNELS = "kernels"
 PARTS = ("op", "chain of ops")
 """Kinds of rows that are no steps of a model."""
 _ENOUGH = 5
-"""With as many steps of its kind, inference or training, a prediction is told the error of those."""
+"""With as many steps of its kind, inference or training, of models of its kind, a prediction is told the error of those
+alone."""
+
+_MODELS = {"mlp": "MLPs", "recurrent": "recurrent networks"}
 
 
 class RowSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -51,7 +54,7 @@ class CheckedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     model: str
     """As its source calls it."""
     kind: str
-    """What it mostly does: `convnet`, `transformer`, `hybrid`, `mlp`; `op` and `chain of ops` are no whole models."""
+    """What it mostly does: `convnet`, `transformer`, `hybrid`, `mlp`, `recurrent`; or `op`, `chain of ops`."""
     step: str
     """`infer` or `train`."""
     batch: int | None
@@ -68,8 +71,11 @@ class CheckedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     """What was measured."""
     predictions: dict[str, tuple[float, float, float]]
     """By tier: the predicted time and the ends of its 90% interval."""
-    least_only: bool = False
-    """Does it hold ops of which rooflight says only the least time, as recurrent layers?"""
+    guessed: bool = False
+    """Does it hold ops of which its prediction says that nothing like them was timed?"""
+
+    host_bound: bool = False
+    """Is it predicted to wait for its host, which nobody described?"""
 
     def error(self, tier: str) -> float:
         """Relative: 0.1 is 10% too long."""
@@ -145,10 +151,14 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """How many; 0: never checked."""
     step: str | None = None
     """`infer` or `train` where there were enough of that kind; else all together."""
+    model_kind: str | None = None
+    """`convnet`, `transformer`, ...: of such models alone, where there were enough; else of all."""
     mean_error: float | None = None
     """Of the absolute relative errors."""
     worst_error: float | None = None
     """The same."""
+    gpu_time_error: float | None = None
+    """In the mean, of the time of kernels alone; `None`: nobody recorded it."""
     inside: float | None = None
     """The part of them that lay in their 90% interval."""
 
@@ -180,10 +190,9 @@ def shipped_steps() -> CheckedSteps:
 
 
 def judged(rows: Sequence[CheckedStep], tier: str | None = None) -> list[tuple[CheckedStep, str]]:
-    """Rows that a tier predicts, each with its tier; without one, each with that of its device. What rooflight itself
-    calls the least time only is judged nowhere."""
+    """Rows that a tier predicts, each with its tier; without one, each with that of its device."""
     tiers = shipped_steps().tiers
-    pairs = ((row, tier or tiers[row.device]) for row in rows if not row.least_only)
+    pairs = ((row, tier or tiers[row.device]) for row in rows)
     return [(row, name) for row, name in pairs if name in row.predictions]
 
 
@@ -193,30 +202,46 @@ def spread_of(pairs: Sequence[tuple[CheckedStep, str]]) -> ErrorSpread:
 
 @cache
 def checked_on(
-    device: str, tier: str, step: str | None, *, kind: str = "gpu", own_calibration: bool = False
+    device: str,
+    tier: str,
+    step: str | None,
+    *,
+    model_kind: str | None = None,
+    device_kind: str = "gpu",
+    own_calibration: bool = False,
 ) -> Checked:
-    """What is known of predictions of this device by this tier. `kind`: of the device; `own_calibration`: times come
-    from a calibration that is not rooflight's."""
-    here = "CPU" if kind == "cpu" else "GPU"
+    """What is known of predictions of this device by this tier: of such steps of such models, where there are enough of
+    them; else of such steps, or of such models; else of all. `own_calibration`: times come from a calibration that is not rooflight's."""
+    here = "CPU" if device_kind == "cpu" else "GPU"
     if own_calibration:
         return Checked(text="never checked with this calibration")
-    rows = [row for row in shipped_steps().rows if row.device == device and row.is_step]
-    pairs = judged(rows, tier)
-    if not pairs:
-        return Checked(text=f"never checked on this {here}" + (" with this tier" if rows else ""))
-    alike = [pair for pair in pairs if pair[0].step == step]
-    word, of_step = {"infer": ("inference ", "infer"), "train": ("training ", "train")}.get(step or "", ("", None))
-    if len(alike) < _ENOUGH:
-        alike, word, of_step = pairs, "", None
-    spread = spread_of(alike)
-    who = "recorded" if all(row.source.startswith("h200") for row, _ in alike) else "published"
-    several = "s" * (spread.rows > 1)
+    of_device = [row for row in shipped_steps().rows if row.device == device]
+    steps = [row for row in of_device if row.is_step]
+    if not judged(steps, tier):
+        return Checked(text=f"never checked on this {here}" + (" with this tier" if steps else ""))
+    for like in ({"step": step, "kind": model_kind}, {"step": step}, {"kind": model_kind}, {}):
+        pairs = judged([row for row in steps if _is_like(row, like)], tier)
+        if len(pairs) >= _ENOUGH or not like:
+            break
+    spread = spread_of(pairs)
+    kernels = judged([row for row in of_device if row.scope == KERNELS and _is_like(row, like)], tier)
+    kernel_error = spread_of(kernels).mean if kernels else None
+    who = "recorded" if all(row.source.startswith("h200") for row, _ in pairs) else "published"
+    word = {"infer": "inference ", "train": "training "}.get(like.get("step") or "", "")
+    models = f"of {_MODELS.get(model_kind or '', f'{model_kind}s')} on" if "kind" in like else "of"
+    alone = "" if kernel_error is None else f"; of the GPU's time alone {kernel_error:.0%}"
     return Checked(
-        text=f"on {spread.rows:,} {who} {word}step{several} of this {here}: {spread.mean:.0%} in the mean, "
-        f"{spread.worst:.0%} at worst",
+        text=f"on {spread.rows:,} {who} {word}step{'s' * (spread.rows > 1)} {models} this {here}: "
+        f"{spread.mean:.0%} in the mean, {spread.worst:.0%} at worst{alone}",
         steps=spread.rows,
-        step=of_step,
+        step=like.get("step"),
+        model_kind=like.get("kind"),
         mean_error=spread.mean,
         worst_error=spread.worst,
+        gpu_time_error=kernel_error,
         inside=spread.inside,
     )
+
+
+def _is_like(row: CheckedStep, like: Mapping[str, str | None]) -> bool:
+    return all(getattr(row, name) == value for name, value in like.items())

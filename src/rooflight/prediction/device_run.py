@@ -22,6 +22,7 @@ from rooflight.prediction.tiers import OpTimes, Predictor
 from rooflight.step.cache_reuse import Array
 from rooflight.step.costed_step import Step, ledger_of
 from rooflight.step.host_calls import PHASES, host_seconds, module_entries
+from rooflight.step.model_kind import kind_of
 
 HOST_DEVIATION = 0.25
 """One standard deviation of the host's time: two runs of one script on two machines of the same kind differed by 21% in
@@ -93,7 +94,14 @@ def _prediction(
         device=device.name,
         tier=tier,
         source=source,
-        checked=checked_on(device.name, tier, step.ledger.header.step, kind=device.kind, own_calibration=own),
+        checked=checked_on(
+            device.name,
+            tier,
+            step.ledger.header.step,
+            model_kind=kind_of(step),
+            device_kind=device.kind,
+            own_calibration=own,
+        ),
         batch=step.batch,
         time_s=time_s,
         throughput=throughput,

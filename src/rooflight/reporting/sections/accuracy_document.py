@@ -19,10 +19,12 @@ _TITLES = {
     "device": "by device",
     "kind": "by kind of model",
     "length": "by length of the step",
+    "bound": "by what bounds the step, as predicted",
+    "evidence": "by what its ops rest on, as predictions say",
     "source": "by source",
     "kernels": "time of kernels alone, by device",
 }
-_FIRST = {"likeness": "which", "kernels": "device"}
+_FIRST = {"likeness": "which", "bound": "waits for", "kernels": "device"}
 CONVENTIONS = (
     "an error is the predicted time over the measured one, less 1; mean, median, 90th percentile and worst are of "
     "absolute errors; signed: the mean with signs, above 0 where predictions are too long; in 90%: the part of the "
