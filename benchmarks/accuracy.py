@@ -10,6 +10,7 @@ usage: accuracy.py [--only SOURCE] [--on DEVICE] [--tier TIER] [--quick] [--wors
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,8 +33,19 @@ from rooflight.prediction.checked_steps import (
     encoded,
     shipped_steps,
 )
-from rooflight.prediction.device_run import SpecTier, TimeSource, device_runs, gap_of, predicted
-from rooflight.prediction.tiers import ORIGIN, TIERS, predictor
+from rooflight.prediction.clocks import Clocks
+from rooflight.prediction.device_run import (
+    HOST_DEVIATION,
+    DeviceRun,
+    SpecTier,
+    TimeSource,
+    device_runs,
+    gap_of,
+    host_of,
+    predicted,
+)
+from rooflight.prediction.result import Interval
+from rooflight.prediction.tiers import ORIGIN, TIERS, Predictor, predictor
 from rooflight.step.costed_step import Step
 from rooflight.step.model_kind import kind_of
 
@@ -107,6 +119,8 @@ def _outcome(row: PublishedStep, step: Step, source: TimeSource) -> Outcome:
         gaps_s = gap_of(source, graphs=False) * float(run.times.kernels.sum()) if row.scope == "events" else 0.0
     if row.scope == "wall":
         value, interval = prediction.time_s, prediction.time_interval_s
+    elif row.scope == "call" and isinstance(source, Predictor):
+        value, interval = _one_call(run)
     else:
         value, interval = prediction.gpu_time_s, prediction.gpu_time_interval_s
     kind = row.family if row.family in PARTS else kind_of(step)
@@ -114,6 +128,19 @@ def _outcome(row: PublishedStep, step: Step, source: TimeSource) -> Outcome:
         row, value + gaps_s, interval.low + gaps_s, interval.high + gaps_s, prediction.tier, kind,
         guessed=bool(step.guessed.any()), host_bound=prediction.bound == "host",
     )  # fmt: skip
+
+
+def _one_call(run: DeviceRun) -> tuple[float, Interval]:
+    """Of a step that begins on an idle device: nothing was launched ahead."""
+    gaps = run.times.kernels * gap_of(run.predictor, graphs=False)
+    work = run.times.seconds + np.where(run.times.seconds > 0, gaps, 0.0)
+    host = host_of(run.step, run.predictor, run.times.kernels)
+    clocks = Clocks(host.tolist(), work.tolist(), meets=run.step.waits.tolist())
+    clocks.run(range(len(host)))
+    value = clocks.device_s
+    waited = max(0.0, value - float(work.sum()))
+    deviation = math.hypot(HOST_DEVIATION * waited, run.times.deviation_s)
+    return value, Interval.around(value, deviation, least=float(run.times.floor_s.sum()))
 
 
 # --- the table on the screen ---

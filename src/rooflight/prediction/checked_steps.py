@@ -66,7 +66,7 @@ class CheckedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     channels_last: bool
     """Was it run so?"""
     scope: str
-    """What was timed: `wall`, `events` (the device's time with its gaps) or `kernels` alone."""
+    """What was timed: `wall`, `events` (the device's time with its gaps), `call` (the same of one call on an idle device) or `kernels` alone."""
     published_s: float
     """What was measured."""
     predictions: dict[str, tuple[float, float, float]]

@@ -37,6 +37,9 @@ _NO_LAUNCH = 0.5
 """An op that launches nothing costs about half of a plain one: the dispatcher, not the driver."""
 _INSIDE = 0.5
 """What an op calls inside itself costs about half as much as called from Python: the driver, not the interpreter."""
+_MANY, _IN_A_LOOP = 8, 0.2
+"""From so many kernels of one op on, a library launches them in a loop of its own, as cuDNN does the steps of a recurrent
+layer: each costs about a fifth of one that torch launches."""
 LAYERS = ("MultiheadAttention", "TransformerEncoderLayer")
 """torch's own modules with much Python of their own, whose calls are costed beside those of all modules."""
 
@@ -81,6 +84,7 @@ def host_seconds(
     seconds: Array = by_kind[kind_of, phase_of] if len(phase_of) else np.zeros(0)
     if len(seconds):
         launched = launched_once(ledger) if kernels is None else kernels
+        launched = np.minimum(launched, _MANY) + _IN_A_LOOP * np.maximum(launched - _MANY, 0.0)
         seconds = seconds + launched * np.array([_value(costs, f"launch.{phase}") for phase in named])[phase_of]
         seconds += _called(ledger, costs, "forward" if training else "infer", called)
     optimizing = phase_of == PHASES.index("optimizer")
@@ -114,6 +118,8 @@ def parts_of(op: Op) -> HostParts:
     first, *others = ((host_class(task), task.precision) for task in tasks)
     if first[0] == "conv":
         others = [other for other in others if other[0] != "conv"]  # its gradients were timed as one op
+    if len(others) > _MANY:
+        others = list(dict.fromkeys(others))  # a library's loop: its launches are all that the rest costs
     return ((first, 1.0), *((other, _INSIDE) for other in others))
 
 
