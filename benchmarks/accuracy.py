@@ -35,12 +35,12 @@ from rooflight.prediction.checked_steps import (
 )
 from rooflight.prediction.clocks import Clocks
 from rooflight.prediction.device_run import (
-    HOST_DEVIATION,
     DeviceRun,
     SpecTier,
     TimeSource,
     device_runs,
     gap_of,
+    host_deviation_of,
     host_of,
     predicted,
 )
@@ -139,7 +139,7 @@ def _one_call(run: DeviceRun) -> tuple[float, Interval]:
     clocks.run(range(len(host)))
     value = clocks.device_s
     waited = max(0.0, value - float(work.sum()))
-    deviation = math.hypot(HOST_DEVIATION * waited, run.times.deviation_s)
+    deviation = math.hypot(host_deviation_of(run.predictor) * waited, run.times.deviation_s)
     return value, Interval.around(value, deviation, least=float(run.times.floor_s.sum()))
 
 
