@@ -23,8 +23,8 @@ from rooflight.step.cache_reuse import Array
 _CLASSES = (
     ("gemm", "gemm"), ("conv-", "conv"), ("attention-cudnn", "attention-cudnn"), ("attention-flash", "attention-flash"),
     ("attention-", "attention-efficient"), ("batch-norm-native", "batch-norm-native"), ("batch-norm", "batch-norm"),
-    ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"), ("copy", "plain"), ("cast", "plain"),
-    ("mixed", "broadcast"), ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"),
+    ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"), ("copy", "plain"),
+    ("cast", "plain"), ("mixed", "broadcast"), ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"),
     ("dropout", "dropout"), ("cat", "cat"), ("reduce", "reduce"), ("softmax", "softmax"), ("embedding", "embedding"),
     ("max-pool", "pool"), ("avg-pool", "pool"),
 )  # fmt: skip
