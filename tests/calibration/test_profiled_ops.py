@@ -15,6 +15,7 @@ from rooflight.calibration import operator_calls
 from rooflight.calibration.operator_calls import LONG_LIST, NO_SHAPES
 from rooflight.calibration.profiled_ops import NO_OP, ProfiledStep, profiled_step, read_trace
 from rooflight.errors import RooflightError
+from rooflight.ledger import Op
 from rooflight.ops.kernel_task import Task
 from rooflight.ops.op_tasks import tasks_of
 from rooflight.prediction.recorded_calibration import calibration_from
@@ -156,7 +157,7 @@ def test_a_trace_made_here_is_read_call_by_call(tmp_path):
         events.append({**where, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": ids})
         events.append({**where, "cat": "kernel", "name": "kernel<float>", "dur": 1.0, "args": {**ids, "device": 0}})
     step = step_of(trace)
-    by_name = {}
+    by_name: dict[str, Op] = {}
     for op in step.ledger.ops:
         by_name.setdefault(op.packet, op)
     assert by_name["aten::convolution"].outputs[0].shape == (2, 8, 8, 8)

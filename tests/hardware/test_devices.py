@@ -78,7 +78,7 @@ def test_a_file_has_the_name_of_its_device(name):
 
 
 def test_no_two_devices_share_a_spelling():
-    spelled = {}
+    spelled: dict[object, str] = {}
     for device in known():
         for text in (device.name, *device.aliases, *device.recognised_as):
             assert spelled.setdefault(_key(text), device.name) == device.name, text

@@ -3,14 +3,13 @@ prediction reads out of the aten call that it makes."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 
 import numpy as np
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F

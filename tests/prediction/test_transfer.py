@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from rooflight.hardware.devices import find, known
 from rooflight.hardware.power import is_held_back, sustained_flops_per_s
 from rooflight.ops.kernel_task import Task
 from rooflight.prediction.calibrated.corrections import Corrections, PointsOf
+from rooflight.prediction.resolve_devices import predictor_of
 from rooflight.prediction.tiers import Predictor, corrected, predictor
 from rooflight.step.cache_reuse import Array
 
@@ -62,7 +64,9 @@ def test_more_of_anything_is_never_slower(task: Task, times: float, name: str) -
 
 
 def test_twice_the_device_takes_half_the_time_for_large_work() -> None:
-    twice = with_more(find("v100"), 2.0, "sms", "bandwidth_bytes_per_s", "core_flops_per_s", "tensor_flops_per_s", "tdp_w")
+    twice = with_more(
+        find("v100"), 2.0, "sms", "bandwidth_bytes_per_s", "core_flops_per_s", "tensor_flops_per_s", "tdp_w"
+    )
     large = [
         Task.of("gemm", "fp32", m=8192, n=8192, k=4096),
         Task("plain", "fp32", (1 << 28, 1 << 30, 1 << 30)),
@@ -149,11 +153,11 @@ def test_points_that_are_left_out_are_predicted_better_than_by_transfer_alone(na
     plain_ = predictor(device, "transferred")
     points = PointsOf(replace(calibration, points=tuple(kept)), device)
 
-    def transferred(some: list[Task], on: Device) -> Array:
+    def transferred(some: Sequence[Task], on: Device) -> Array:
         return Predictor(on, "transferred", plain_.model, "").task_times(some).warm_s
 
     there = transferred(asked, device)
-    here = there * Corrections([points], transferred).of(asked).ratio  # type: ignore[arg-type]
+    here: Array = there * Corrections([points], transferred).of(asked).ratio
     errors = [np.abs(np.log(seconds / np.array(truth))) for seconds in (there, here)]
     assert np.median(errors[1]) < 0.7 * np.median(errors[0])
     assert np.mean(errors[1]) < 0.25
@@ -163,8 +167,6 @@ def test_some_works_of_one_gpu_say_nothing_of_another() -> None:
     some = [Task.of("gemm", "bf16", m=512, n=512, k=512)]
     calibration = calibration_of(some, np.array([1e-4]), device="NVIDIA L4")
     with pytest.raises(BadInput, match=r"some works of NVIDIA L4 only.*predict on l4"):
-        from rooflight.prediction.resolve_devices import predictor_of
-
         predictor_of(find("a10"), None, calibration)
     with pytest.raises(BadInput, match="none can be transferred to m4"):
         corrected(find("m4"), calibration, "given")

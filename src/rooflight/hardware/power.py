@@ -36,7 +36,8 @@ def sustained_flops_per_s(device: Device, precision: str) -> float:
     clock = device.clock_hz.value / _FULL_CLOCK_HZ
     joules = _JOULES_PER_FLOP.get(unit, _JOULES_PER_FLOP["fp32"]) * _process(device) * clock**_VOLTAGE
     part = (1 - _IDLE) * device.tdp_w.value / (joules * figure.value)
-    return figure.value * min(1.0, part ** (1 / (1 + _VOLTAGE)))
+    held: float = part ** (1 / (1 + _VOLTAGE))
+    return figure.value * min(1.0, held)
 
 
 def is_held_back(device: Device, precision: str) -> bool:

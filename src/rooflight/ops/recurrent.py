@@ -89,8 +89,8 @@ def fused_lstm_cell(op: Op) -> Work:
 # --- kernel tasks
 
 # A layer's inputs of all steps are one product. Its hidden states are not: each step waits for the one before it, so
-# there is a small product and a pointwise kernel for every step, layer and direction. (cuDNN may run two layers at once,
-# or all steps in one kernel that keeps its weights; it is then faster than this.)
+# there is a small product and a pointwise kernel for every step, layer and direction. (cuDNN may run two layers at
+# once, or all steps in one kernel that keeps its weights; it is then faster than this.)
 
 never_timed("aten::mkldnn_rnn_layer")
 

@@ -86,8 +86,8 @@ _OF_RATIO, _OF_TRANSFERRED_RATIO = 0.05, 0.1
 
 
 def advise(changes: Sequence[Change], timing: Timing) -> tuple[Advice, ...]:
-    """The changes that are worth it, best first; a gain that may be none is not. Where one makes kernels faster and the host keeps them waiting, both
-    together are looked at too."""
+    """The changes that are worth it, best first; a gain that may be none is not. Where one makes kernels faster and the
+    host keeps them waiting, both together are looked at too."""
     gains = [(change, advice_of(change, timing)) for change in changes]
     graph = next((advice for change, advice in gains if change.key == "graph"), None)
     kernels = [(change, advice) for change, advice in gains if change.key != "graph" and advice.gain_of_kernels > 0]

@@ -66,7 +66,8 @@ class CheckedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     channels_last: bool
     """Was it run so?"""
     scope: str
-    """What was timed: `wall`, `events` (the device's time with its gaps), `call` (the same of one call on an idle device) or `kernels` alone."""
+    """What was timed: `wall`, `events` (the device's time with its gaps), `call` (the same of one call on an idle
+    device) or `kernels` alone."""
     published_s: float
     """What was measured."""
     predictions: dict[str, tuple[float, float, float]]
@@ -211,7 +212,8 @@ def checked_on(
     own_calibration: bool = False,
 ) -> Checked:
     """What is known of predictions of this device by this tier: of such steps of such models, where there are enough of
-    them; else of such steps, or of such models; else of all. `own_calibration`: times come from a calibration that is not rooflight's."""
+    them; else of such steps, or of such models; else of all. `own_calibration`: times come from a calibration that is
+    not rooflight's."""
     here = "CPU" if device_kind == "cpu" else "GPU"
     if own_calibration:
         return Checked(text="never checked with this calibration")

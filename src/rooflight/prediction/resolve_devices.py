@@ -194,8 +194,8 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
     if given.partial:
         if origin is not None and origin.name != device.name:
             raise BadInput(
-                f"--calibration holds some works of {given.device} only, and they say nothing of {device.name}: give one "
-                f"made there, or predict --on {origin.name}"
+                f"--calibration holds some works of {given.device} only, and they say nothing of {device.name}: give "
+                f"one made there, or predict --on {origin.name}"
             )
         return corrected(device, given, f"given, made on {given.device}"), ()
     if origin is None or origin.name == device.name:

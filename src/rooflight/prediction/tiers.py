@@ -2,8 +2,8 @@
 
 `calibrated`: tasks are looked up among this device's own micro-benchmarks. `published`: transferred, and corrected by
 single ops that others timed on this device and published. `transferred`: looked up among another device's
-micro-benchmarks and carried over (`prediction/transfer.py`). `spec`: PALEO, read + compute + write over the peaks and one
-constant.
+micro-benchmarks and carried over (`prediction/transfer.py`). `spec`: PALEO, read + compute + write over the peaks and
+one constant.
 """
 
 from __future__ import annotations
@@ -350,8 +350,8 @@ def corrected(device: Device, calibration: Calibration, words: str, *, published
     published where they did, unless that is not wanted."""
     if not device.is_cuda:
         raise BadInput(
-            f"a calibration of some works corrects times that are transferred from {ORIGIN}, and none can be transferred "
-            f"to {device.name}: use --tier spec"
+            f"a calibration of some works corrects times that are transferred from {ORIGIN}, and none can be "
+            f"transferred to {device.name}: use --tier spec"
         )
     model, _ = _origin_model()
     others = _published_points(_published_names(device)) if published else ()

@@ -1,9 +1,9 @@
 """Times of tasks on one device, carried over to another that nobody calibrated.
 
 What a task takes is told by three things that grow together: its FLOPs at the rate that the device sustains, its bytes
-at the speed of memory and cache, and the rest: what its kernels spend inside the multiprocessors on instructions, shared
-memory, waiting. The first two are known of both devices. The rest is what the calibrated device took beyond them, and
-goes with multiprocessors times clock. Carried over to the device itself, a time stays what it is.
+at the speed of memory and cache, and the rest: what its kernels spend inside the multiprocessors on instructions,
+shared memory, waiting. The first two are known of both devices. The rest is what the calibrated device took beyond
+them, and goes with multiprocessors times clock. Carried over to the device itself, a time stays what it is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _VOLTA = 70
 _CACHE_BYTES_PER_CYCLE = 22.0
 """Of a multiprocessor: the H200's own copies inside its cache."""
 _GEFORCE = 1.05
-"""The RTX 3090's largest products (the last layer of LLMServingSim's Llama) reach 98 to 104% of its peak; others 92%."""
+"""An RTX 3090's largest products (the last layer of LLMServingSim's Llama) reach 98 to 104% of its peak; others 92%."""
 _USABLE_CACHE = 0.7
 _LANES = 0.5
 """How much of other work than matrix products goes with the lanes of a multiprocessor: 0 nothing, 1 all."""

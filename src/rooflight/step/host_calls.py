@@ -23,8 +23,8 @@ from rooflight.step.cache_reuse import Array
 _CLASSES = (
     ("gemm", "gemm"), ("conv-", "conv"), ("attention-cudnn", "attention-cudnn"), ("attention-flash", "attention-flash"),
     ("attention-", "attention-efficient"), ("batch-norm-native", "batch-norm-native"), ("batch-norm", "batch-norm"),
-    ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"), ("copy", "plain"), ("cast", "plain"),
-    ("mixed", "broadcast"), ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"),
+    ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"), ("copy", "plain"),
+    ("cast", "plain"), ("mixed", "broadcast"), ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"),
     ("dropout", "dropout"), ("cat", "cat"), ("reduce", "reduce"), ("softmax", "softmax"), ("embedding", "embedding"),
     ("max-pool", "pool"), ("avg-pool", "pool"),
 )  # fmt: skip
@@ -38,8 +38,8 @@ _NO_LAUNCH = 0.5
 _INSIDE = 0.5
 """What an op calls inside itself costs about half as much as called from Python: the driver, not the interpreter."""
 _MANY, _IN_A_LOOP = 8, 0.2
-"""From so many kernels of one op on, a library launches them in a loop of its own, as cuDNN does the steps of a recurrent
-layer: each costs about a fifth of one that torch launches."""
+"""From so many kernels of one op on, a library launches them in a loop of its own, as cuDNN does the steps of a
+recurrent layer: each costs about a fifth of one that torch launches."""
 LAYERS = ("MultiheadAttention", "TransformerEncoderLayer")
 """torch's own modules with much Python of their own, whose calls are costed beside those of all modules."""
 

@@ -88,9 +88,10 @@ _LISTED = 5
 _TIERS = {
     "calibrated": "calibrated: every op is timed as the kernels it launches, by interpolation between micro-benchmarks "
     "of this device",
-    "published": "published: as transferred, each op corrected by what others timed of its like on this GPU and published",
-    "transferred": "transferred: as calibrated, but with micro-benchmarks of another device; what its roofs explain of a "
-    "time is scaled by sustained FLOP/s and bandwidth, the rest by multiprocessors and clock",
+    "published": "published: as transferred, each op corrected by what others timed of its like on this GPU and "
+    "published",
+    "transferred": "transferred: as calibrated, but with micro-benchmarks of another device; what its roofs explain of "
+    "a time is scaled by sustained FLOP/s and bandwidth, the rest by multiprocessors and clock",
     "spec": "spec: read + compute + write of every op over the data sheet's figures and one constant (PALEO); no "
     "kernels, no host",
 }
