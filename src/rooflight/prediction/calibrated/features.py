@@ -21,10 +21,10 @@ from rooflight.step.cache_reuse import Array
 _STREAMED = ("plain", "copy", "cast", "math", "broadcast", "mixed", "dropout", "strided")
 WEIGHTS: dict[str, dict[str, float]] = {
     "gemm": {"bias": 0.7, "rows_aligned": 2, "n_aligned": 2, "batched": 2, "vector": 2, "whole": 0.3},
-    "conv": {"m": 0.7, "groups": 0.7, "window": 0.6, "stride": 1.5, "side": 0.4, "depthwise": 8, "grouped": 4,
+    "conv": {"m": 0.7, "groups": 1.2, "window": 1.0, "stride": 1.5, "side": 1.2, "depthwise": 8, "grouped": 4,
              "colours": 4, "c_aligned": 0.3, "k_aligned": 0.3, "whole": 0.3, "oblong": 0.5, "c_whole": 1.5,
              "k_whole": 1.5, "channels_last": 8, "pixels_whole": 1.5, "out_pixels_whole": 1.5, "one_pixel": 8,
-             "width_aligned": 0.5},
+             "width_aligned": 1.5},
     "attention": {"length_q": 1.2, "length_kv": 1.2, "head_dim": 1.5, "bias": 1.5, "shared": 0.5, "aligned": 0.2},
     "batch-norm": {"channels_last": 2},
     "max-pool-forward": {"channels_last": 2},
