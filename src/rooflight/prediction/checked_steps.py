@@ -211,7 +211,8 @@ def checked_on(
     own_calibration: bool = False,
 ) -> Checked:
     """What is known of predictions of this device by this tier: of such steps of such models, where there are enough of
-    them; else of such steps, or of such models; else of all. `own_calibration`: times come from a calibration that is not rooflight's."""
+    them; else of such steps, or of such models; else of all. `own_calibration`: times come from a calibration that is
+    not rooflight's."""
     here = "CPU" if device_kind == "cpu" else "GPU"
     if own_calibration:
         return Checked(text="never checked with this calibration")
