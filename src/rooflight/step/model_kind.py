@@ -19,7 +19,7 @@ def kind_of(step: Step) -> ModelKind:
     names = {op.packet.removeprefix("aten::") for op in step.kinds}
     if any(word in name for name in names for word in _RECURRENT):
         return "recurrent"
-    attends = any(name.startswith("_scaled_dot_product") for name in names) or (
+    attends = any("attention" in name or "transformer_encoder" in name for name in names) or (
         bool(names & {"_softmax", "_safe_softmax"}) and bool(names & {"bmm", "baddbmm"})
     )
     counts = np.bincount(step.kind_of, minlength=len(step.kinds)).tolist()
