@@ -18,7 +18,9 @@ WORDS = (
     "summary of the 120 rows above was looked at after each of six calibrations, and its worst rows once: that VGG at "
     "batch 1 was among them led to the calibration's own points for vectors, and to a coordinate for them; that all came "
     "out 5% too long led to looking for the like among left-out points of the calibration, and to more points of whole "
-    "tiles."
+    "tiles. On 2026-11-17, when points and coordinates were added, the summaries of all these rows were looked at after "
+    "each of eight changes; weights of coordinates, and what a kernel's code costs, were chosen by the steps of "
+    "whole_steps.py."
 )
 LATER = (
     "**Never looked at before.** Timed after the last calibration, in the same run. As they came: mean 8.2%, median 4.6%, "

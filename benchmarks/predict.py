@@ -283,10 +283,12 @@ def wall_sections(results: dict[str, Any] | None, graphs: dict[str, Any] | None,
     return [
         f"{len(walls)} steps, timed by `benchmarks/h200/wall_times.py` on {results['made']} ({results['device']}, torch "
         f"{results['torch']}, driver {results['driver']}), and between them the small networks that say what ops, launches "
-        f"and calls cost the host: the calibration's host costs are those, and fitted to nothing else. All took turns, "
+        f"and calls cost the host: the calibration's host costs are fitted to those. No cost is fitted to these steps; but "
+        "which classes are told apart, that mixtures count, and how far a cost may be from the usual was chosen while their "
+        "errors and their order were looked at, several times. All took turns, "
         f"{fewest} runs each; the median is compared. *Runs apart*: from the 10th to the 90th percentile of a step's runs, "
         "over the median: this host was up to twice as slow from one moment to the next. Steps as CUDA graphs are of "
-        "`graph_times.py`, on another day's machine; what a graph costs for a kernel and a replay was read off 16 of them, "
+        "`graph_times.py`, in other processes on that machine; what a graph costs for a kernel and a replay was read off 16 of them, "
         "of ResNet-18, VGG-11 and GoogLeNet. Its training with AdamW is that of a capturable optimizer, which launches more "
         "than the one that is predicted.",
         _goal(Spread.of(wall.error for wall in waiting)),

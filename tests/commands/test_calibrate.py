@@ -23,7 +23,7 @@ from rooflight.calibration.clock import CpuClock
 from rooflight.commands import calibrate
 run._SIDE, run._MEGABYTES, run._CEILING_S = {"cpu": 128}, {"cpu": 10}, {"cpu": 0.02}
 run.clock_for = lambda bench: CpuClock(1 << 20, 32 << 20)
-host._LENGTH, host._LEAST_ROUNDS, calibrate._LEAST_S = 3, 1, 1
+host._ENOUGH, host._LEAST_ROUNDS, calibrate._LEAST_S = ("random30", "random40"), 1, 1
 """
 COMMAND = SMALLER + "from rooflight.commands.main import main; main()"
 
@@ -38,7 +38,7 @@ def small(monkeypatch, one_thread):
     monkeypatch.setattr(run, "_CEILING_S", {"cpu": 0.02})
     monkeypatch.setattr(run, "_HOST_S", 0.1)
     monkeypatch.setattr(run, "clock_for", lambda bench: CpuClock(1 << 20, 32 << 20))
-    monkeypatch.setattr(host, "_LENGTH", 3)
+    monkeypatch.setattr(host, "_ENOUGH", ("random30", "random40"))
     monkeypatch.setattr(host, "_LEAST_ROUNDS", 1)
 
 
