@@ -213,7 +213,7 @@ def _function(packet: str, overload: str) -> Any:
     namespace, _, name = packet.partition("::")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
-    except AttributeError:
+    except (AttributeError, RuntimeError):  # TorchScript has operators that torch.ops cannot give
         raise CallNotKnown(NOT_MADE_AGAIN) from None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rooflight.errors import suggest
 from rooflight.ledger import DTYPE_BYTES
-from rooflight.ops.kernel_task import FAMILIES, Task, precision_of, side_of
+from rooflight.ops.kernel_task import FAMILIES, Task, attention_task, copy_task, precision_of, side_of
 
 Shape = tuple[int, ...]
 _MATRIX = ("gemm", "conv-", "attention-")
@@ -143,6 +143,8 @@ def _elementwise(family: str, inputs: int) -> Callable[[WrittenOp], Task]:
     def made(row: WrittenOp) -> Task:
         elements = math.prod(row.shaped(1, "one")[0]) if row.shapes else row["elements"]
         nbytes = elements * _itemsize(row.dtype)
+        if family == "copy":
+            return copy_task(nbytes)
         return Task(family, _precision(family, row.dtype), (elements, inputs * nbytes, nbytes))
 
     return made
@@ -161,7 +163,7 @@ def _attention(row: WrittenOp) -> Task:
         kernel = "cudnn" if (row.capability or 90) >= 90 else "flash"
     sizes = (row["batch"], heads, row.numbers.get("heads_kv", heads), queries, keys, row["head_dim"])
     dtype = "fp32" if row.dtype == "tf32" else row.dtype
-    return Task(f"attention-{kernel}-forward", dtype, (*sizes, row["causal"], row["bias"]))
+    return attention_task(kernel, dtype, "forward", (*sizes, row["causal"], row["bias"]))
 
 
 def _text(shape: Sequence[int]) -> str:
@@ -175,7 +177,8 @@ _PRODUCTS = ("gemm", "matmul", "mm", "bmm", "linear")
 _CONVOLUTIONS = {"conv2d": "conv-forward", "conv2d-dgrad": "conv-dgrad", "conv2d-wgrad": "conv-wgrad"}
 _OF_ROWS = {"softmax": "softmax-forward", "layer-norm": "layer-norm-forward"}
 _OF_ELEMENTS = {
-    **dict.fromkeys(("relu", "copy"), ("plain", 1)),
+    "relu": ("plain", 1),
+    "copy": ("copy", 1),
     **dict.fromkeys(("add", "sub", "mul", "div"), ("plain", 2)),
     **dict.fromkeys(("gelu", "silu", "sigmoid", "tanh", "exp", "log"), ("math", 1)),
 }

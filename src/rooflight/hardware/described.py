@@ -42,6 +42,16 @@ def is_described(device: Device) -> bool:
     return device.memory_bytes.source.startswith(GIVEN)
 
 
+_VENDORS = ("NVIDIA", "AMD", "Intel", "Apple")
+
+
+def _vendor(text: str) -> str:
+    for vendor in _VENDORS:
+        if vendor.casefold() == text.strip().casefold():
+            return vendor
+    raise BadInput(f"vendor={text.strip()} is none that is known: write one of {', '.join(_VENDORS)}")
+
+
 def parse(text: str) -> Device:
     """The device that the numbers describe, checked as one of a file is; what is wrong is said in one line."""
     given = _given(text)
@@ -54,7 +64,7 @@ def parse(text: str) -> Device:
         lacking.append("fp32=91.6T (or all of sms, clock and capability)")
     if lacking:
         raise BadInput(f"{text.strip()!r} does not describe a device yet: add {' and '.join(lacking)}")
-    vendor, name = given.get("vendor", "NVIDIA"), given.get("name", _NAME)
+    vendor, name = _vendor(given.get("vendor", _VENDORS[0])), given.get("name", _NAME)
     cores, tensor = _tables(peaks, core)
     device = Device(
         name=name,

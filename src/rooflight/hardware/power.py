@@ -40,10 +40,16 @@ def sustained_flops_per_s(device: Device, precision: str) -> float:
     return figure.value * min(1.0, held)
 
 
+def kept_up(device: Device, precision: str) -> float:
+    """The same as a part of the peak."""
+    figure = device.peak(precision) or device.peak("fp32")
+    assert figure is not None  # every device has fp32
+    return sustained_flops_per_s(device, precision) / figure.value
+
+
 def is_held_back(device: Device, precision: str) -> bool:
     """Does its power limit keep matrix work far from the peak?"""
-    figure = device.peak(precision) or device.peak("fp32")
-    return figure is not None and sustained_flops_per_s(device, precision) < _FAR * figure.value
+    return kept_up(device, precision) < _FAR
 
 
 _FAR = 0.8

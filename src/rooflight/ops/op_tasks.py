@@ -8,6 +8,7 @@ from rooflight.ops.kernel_task import Task
 from rooflight.ops.matmul import any_matrix_work
 from rooflight.ops.optimizers import is_over_lists, list_tasks
 from rooflight.ops.pointwise import elementwise_tasks
+from rooflight.ops.recurrent import COMPOSED
 from rooflight.ops.registry import NEVER_TIMED, TASKS, applied
 
 
@@ -31,5 +32,5 @@ def is_guess(op: Op) -> bool:
     if op.kind != "compute":
         return False
     if TASKS.find(op) is not None:
-        return is_over_volumes(op)
+        return is_over_volumes(op) or op.packet in COMPOSED
     return op.cost is None or op.packet in NEVER_TIMED

@@ -93,6 +93,8 @@ def fused_lstm_cell(op: Op) -> Work:
 # once, or all steps in one kernel that keeps its weights; it is then faster than this.)
 
 never_timed("aten::mkldnn_rnn_layer")
+COMPOSED = frozenset(f"aten::{library}_rnn{way}" for library in ("_cudnn", "miopen") for way in ("", "_backward"))
+"""Ops whose parts were timed, and never the whole: their time is a guess."""
 
 
 @task("aten::_cudnn_rnn", "aten::miopen_rnn")

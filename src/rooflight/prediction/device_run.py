@@ -57,9 +57,9 @@ class DeviceRun:
 
     def prediction(self) -> Prediction:
         gpu_s, wall_s = self.gpu_s, self.wall_s
-        host_deviation = host_deviation_of(self.predictor) * self.host_s if self.host_s >= gpu_s else 0.0
-        deviation = max(host_deviation, self.times.deviation_s * min(1.0, gpu_s / wall_s if wall_s else 1.0))
         floor_s = float(self.times.floor_s.sum())
+        gpu_interval = Interval.around(gpu_s, self.times.deviation_s, least=floor_s)
+        host_interval = Interval.around(self.host_s, host_deviation_of(self.predictor) * self.host_s)
         return _prediction(
             self.step,
             self.predictor.device,
@@ -67,9 +67,9 @@ class DeviceRun:
             wall_s,
             tier=self.predictor.tier,
             source=self.predictor.source,
-            time_interval_s=Interval.around(wall_s, deviation, least=floor_s),
+            time_interval_s=gpu_interval.or_later(host_interval, wall_s / max(gpu_s, self.host_s, 1e-12)),
             gpu_time_s=gpu_s,
-            gpu_time_interval_s=Interval.around(gpu_s, self.times.deviation_s, least=floor_s),
+            gpu_time_interval_s=gpu_interval,
             host_time_s=self.host_s,
             inside=self.times.inside,
             kernels=round(float(self.times.kernels.sum())),

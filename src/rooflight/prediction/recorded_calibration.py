@@ -249,6 +249,12 @@ def _refuse_units(works: Sequence[TimedTask], device: Device, name: str) -> None
                 f"{name}: all {len(ratios):,} times of {which} what {device.title} takes, by {factor}: is the unit of "
                 "the time column right?"
             )
+    for work, ratio in zip(works, slow, strict=True):
+        if ratio > _FAR_ABOVE:
+            raise BadFile(
+                f"{work.place}: {time_text(work.seconds)} is {ratio:,.0f} times what {device.title} takes at its roofs: "
+                "is it in another unit?"
+            )
 
 
 def _nothing(files: Sequence[RecordedTimes]) -> str:

@@ -197,6 +197,11 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
                 f"--calibration holds some works of {given.device} only, and they say nothing of {device.name}: give "
                 f"one made there, or predict --on {origin.name}"
             )
+        if origin is None and given.device not in (device.name, device.title, device.title.partition(",")[0]):
+            raise BadInput(
+                f"--calibration holds some works of {given.device!r}, and whether that is {device.name} nobody knows: "
+                f"give one made with `rooflight calibrate --from ... --on {device.name}`"
+            )
         return corrected(device, given, f"given, made on {given.device}"), ()
     if origin is None or origin.name == device.name:
         same = origin is not None or given.device in (*device.recognised_as, device.title.partition(",")[0])

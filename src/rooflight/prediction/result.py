@@ -37,6 +37,10 @@ class Interval(msgspec.Struct, frozen=True):
         times = math.exp(NINETY * deviation / value) if value > 0 else 1.0
         return cls(max(least, value / times), value * times)
 
+    def or_later(self, other: Interval, times: float) -> Interval:
+        """Of the later of two ends, and what comes to it: `times` the later one."""
+        return Interval(times * max(self.low, other.low), times * max(self.high, other.high))
+
 
 class CostlyOp(msgspec.Struct, frozen=True, kw_only=True):
     """Ops that are alike (same shapes, same work), together."""

@@ -45,6 +45,8 @@ SHARED = 0.04
 _ELSEWHERE = 0.1
 """The same of transferred times: a board's real clocks and power, another driver and torch."""
 _OF_FAMILY = {"gemm": 0.13, "conv": 0.3, "attention": 0.17, "softmax": 0.14, "layer-norm": 0.14, "group-norm": 0.14}
+_OF_FP32_CONVOLUTIONS = 0.5
+"""Without tensor cores libraries choose among more algorithms, and choose otherwise on each generation."""
 _OF_OTHERS = 0.05
 """And for ops of one family, whose kernels are better or worse on the other device. Both are what single ops are off by
 on the GPUs that the transfer was tuned on (benchmarks/transfer.py): families by GPU, and all families of one."""
@@ -179,6 +181,8 @@ class Predictor:
         if self.looks_up:
             return 0.0
         deviation = _OF_FAMILY.get(family.removesuffix("-forward").removesuffix("-backward"), _OF_OTHERS)
+        if family == "conv" and task.precision == "fp32":
+            deviation = _OF_FP32_CONVOLUTIONS
         if self._is_same_architecture:
             deviation *= _SAME_ARCHITECTURE
         return deviation * (_CORRECTED if self.corrections is not None and self.corrections.knows(task) else 1.0)
@@ -328,7 +332,7 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
         )
     names = () if tier == "transferred" else _published_names(device)
     if names:
-        model, words, corrections = _published(names)
+        model, words, corrections = _published(names, _origin_model()[0])
         return Predictor(device, "published", model, words, corrections)
     if tier == "published":
         raise BadInput(f"nobody has published single ops of {device.name} that come with rooflight: leave --tier away")
@@ -337,8 +341,8 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
 
 
 @lru_cache(maxsize=16)
-def _published(names: tuple[str, ...]) -> tuple[CalibratedModel, str, Corrections]:
-    points, (model, _) = _published_points(names), _origin_model()
+def _published(names: tuple[str, ...], model: CalibratedModel) -> tuple[CalibratedModel, str, Corrections]:
+    points = _published_points(names)
     sources = sorted({source for row in points for source in _sources(row.calibration)})
     count = sum(len(group.rows) for row in points for group in row.calibration.points)
     words = f"{count:,} single ops of {', '.join(sources)}; the rest transferred from {ORIGIN}, host times included"

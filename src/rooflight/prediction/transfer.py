@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rooflight.hardware.device import Device
-from rooflight.hardware.power import sustained_flops_per_s
+from rooflight.hardware.power import kept_up
 from rooflight.ops.kernel_task import Task, rows_of
 from rooflight.prediction.calibrated.baseline import (
     LAUNCH_S,
@@ -41,7 +41,8 @@ _VOLTA = 70
 _CACHE_BYTES_PER_CYCLE = 22.0
 """Of a multiprocessor: the H200's own copies inside its cache."""
 _GEFORCE = 1.05
-"""An RTX 3090's largest products (the last layer of LLMServingSim's Llama) reach 98 to 104% of its peak; others 92%."""
+"""The fastest hundredth of an RTX 3090's products (LLMServingSim's layers) reaches 104% of its peak, of an A100's 96%,
+of a V100's 93%: its clock is that much higher, and about half of it lasts."""
 _USABLE_CACHE = 0.7
 _LANES = 0.5
 """How much of other work than matrix products goes with the lanes of a multiprocessor: 0 nothing, 1 all."""
@@ -57,8 +58,8 @@ class _Side:
     """What the three parts must know of a device."""
 
     device: Device
-    held_back: bool
-    """Does its power limit count? The calibrated device's times have in them what its own makes of them."""
+    origin: Device | None = None
+    """Whose times are carried over to it; `None`: it is that device itself."""
 
     @property
     def bandwidth(self) -> float:
@@ -100,8 +101,16 @@ class _Side:
     def _flops_per_s(self, precision: str) -> float:
         figure = self.device.peak(precision) or self.device.peak("fp32")
         assert figure is not None  # every device has fp32
-        rate = sustained_flops_per_s(self.device, precision) if self.held_back else figure.value
-        return self.above_nominal * rate
+        return self.above_nominal * figure.value * self._kept_up(precision)
+
+    def _kept_up(self, precision: str) -> float:
+        """Of the peak, what its power limit allows. Times of the calibrated device have in them what its own allows: of
+        the same generation, the like of that counts once."""
+        if self.origin is None:
+            return 1.0
+        part = kept_up(self.device, precision)
+        same = self.origin.vendor == self.device.vendor and _generation(self.origin) == _generation(self.device)
+        return min(1.0, part / kept_up(self.origin, precision)) if same else part
 
     def memory_seconds(self, nbytes: Array, *, warm: bool) -> Array:
         if not warm:
@@ -129,8 +138,7 @@ def _blocks(family: str, numbers: Array, nbytes: Array) -> Array:
 
 def transferred(tasks: Sequence[Task], times: TaskTimes, *, origin: Device, target: Device) -> tuple[Array, Array]:
     """Warm and cold seconds on the target of tasks that take `times` on the origin."""
-    same_chips = origin.vendor == target.vendor and _generation(origin) == _generation(target)
-    there, here = _Side(origin, held_back=False), _Side(target, held_back=not same_chips)
+    there, here = _Side(origin), _Side(target, origin)
     slower = there.clock_hz / here.clock_hz
     same_kernels = origin.vendor == target.vendor
     warm_s, cold_s = np.zeros(len(tasks)), np.zeros(len(tasks))
@@ -155,7 +163,7 @@ def transferred(tasks: Sequence[Task], times: TaskTimes, *, origin: Device, targ
             faster = np.minimum(1.0, np.divide(body, known, out=np.ones(len(body)), where=known > 0))
             beyond = np.maximum(body**power - known**power, 0.0) ** (1 / power)
             # Another vendor's kernels are taken to be as far from its roofs as these are from theirs.
-            grows = rest if same_kernels else wanted / known
+            grows = rest if same_kernels else np.divide(wanted, known, out=rest.copy(), where=known > 0)
             seconds[places] = slower * launches + _together(faster * wanted, grows * beyond, power)
             # A kernel shorter than a launch was taken to be is no longer elsewhere because of that.
             seconds[places] *= np.minimum(1.0, measured[places] / launches)

@@ -39,7 +39,7 @@ _INSIDE = 0.5
 """What an op calls inside itself costs about half as much as called from Python: the driver, not the interpreter."""
 _MANY, _IN_A_LOOP = 8, 0.2
 """From so many kernels of one op on, a library launches them in a loop of its own, as cuDNN does the steps of a
-recurrent layer: each costs about a fifth of one that torch launches."""
+recurrent layer: each is taken to cost a fifth of one that torch launches, as the driver's part of it does."""
 LAYERS = ("MultiheadAttention", "TransformerEncoderLayer")
 """torch's own modules with much Python of their own, whose calls are costed beside those of all modules."""
 
@@ -118,9 +118,7 @@ def parts_of(op: Op) -> HostParts:
     first, *others = ((host_class(task), task.precision) for task in tasks)
     if first[0] == "conv":
         others = [other for other in others if other[0] != "conv"]  # its gradients were timed as one op
-    if len(others) > _MANY:
-        others = list(dict.fromkeys(others))  # a library's loop: its launches are all that the rest costs
-    return ((first, 1.0), *((other, _INSIDE) for other in others))
+    return ((first, 1.0), *((other, _INSIDE) for other in others[:_MANY]))  # of a library's loop, the rest is launches
 
 
 def module_entries(ledger: Ledger) -> list[tuple[str, ...]]:

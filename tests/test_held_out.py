@@ -1,0 +1,49 @@
+"""What was held out when the transfer was tuned: the scripts keep to benchmarks/held_out.toml."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+
+from rooflight.hardware.calibration import published_name, shipped
+from rooflight.hardware.devices import find, known
+from tests.fixtures.paths import ROOT
+
+HELD_OUT = tomllib.loads((ROOT / "benchmarks" / "held_out.toml").read_text())
+
+
+def test_a_gpu_is_tuned_on_or_held_out() -> None:
+    tuned, held = (set(HELD_OUT["transfer"][key]) for key in ("tuned_on", "held_out"))
+    assert not tuned & held
+    assert all(find(name).name == name for name in tuned | held)
+
+
+def test_published_calibrations_are_made_of_single_ops_alone() -> None:
+    names = {
+        "NeuSight": "neusight-micro",
+        "aiconfigurator": "aic",
+        "LLMServingSim": "llmservingsim",
+        "DeepBench": "deepbench",
+    }
+    for device in known():
+        calibration = shipped(published_name(device.name))
+        if calibration is not None:
+            sources = {names[group.source.split(" ")[0]] for group in calibration.points}
+            assert sources <= set(HELD_OUT["published"]["made_of"])
+
+
+def test_the_scripts_that_tune_read_no_step_that_judges() -> None:
+    """Neither the transfer's script nor the one that makes the calibrations knows the rows that judge."""
+    for name in ("transfer.py", "published_calibrations.py"):
+        source = (ROOT / "benchmarks" / name).read_text()
+        tree = ast.parse(source)
+        imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names} | {
+            str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+        }
+        assert not imported & {"judged_steps", "judged_traces", "accuracy", "published_steps", "predict_published"}
+        strings = {
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        assert not any(word in text for text in strings for word in ("timm-", "kernelbench-", "published_steps.json"))
+    tuned = (ROOT / "benchmarks" / "transfer.py").read_text()
+    assert '"held_out" if held_out else "tuned_on"' in tuned
