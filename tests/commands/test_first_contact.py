@@ -341,13 +341,13 @@ def completed(line: str, words: list[str], folder: Path) -> list[str]:
     ("rooflight estimate mnist", None, ["mnist-cnn", "mnist-cnn-5x5"]),
     ("rooflight estimate resnet50 --ba", None, ["--batch"]),
     ("rooflight estimate resnet50 --step ", ["rooflight", "estimate", "resnet50", "--step", ""], ["infer", "train", "decode"]),
-    ("rooflight predict resnet50 --on h200,l4", None, ["h200,l4", "h200,l40s"]),
+    ("rooflight predict resnet50 --on h200,l4", None, ["h200,l4", "h200,l40", "h200,l40s"]),
     ("rooflight report recorded:h200/gpt2-train", ["rooflight", "report", "recorded", ":", "h200/gpt2-train"],
      ["h200/gpt2-train-bf16", "h200/gpt2-train-fp32"]),
     ("rooflight report x --chart roof", None, ["roofline"]),
     ("rooflight report x --to p", None, ["png", "pdf"]),
     ("rooflight estimate resnet50 --explain layer1.0.conv", None, ["layer1.0.conv1", "layer1.0.conv2", "layer1.0.conv3"]),
-    ("rooflight list devices h2", None, ["h200", "h200-nvl"]),
+    ("rooflight list devices h2", None, ["h20", "h200", "h200-nvl"]),
     ("rooflight completion ", ["rooflight", "completion", ""], ["bash", "zsh", "fish"]),
 ])  # fmt: skip
 def test_bash_completes(tmp_path, line, words, offered):

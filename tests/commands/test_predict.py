@@ -90,7 +90,7 @@ def test_nothing_is_wider_than_the_terminal(run, columns):
     rows = [line.split() for line in out.splitlines() if line.startswith((" h200 ", " a100-sxm-80 ", " v100-sxm2-16 "))]
     assert [row[:3] for row in rows[:9]] == [
         [device, tier, batch]
-        for device, tier in (("h200", "calibrated"), ("a100-sxm-80", "transferred"), ("v100-sxm2-16", "transferred"))
+        for device, tier in (("h200", "calibrated"), ("a100-sxm-80", "published"), ("v100-sxm2-16", "published"))
         for batch in ("1", "8", "64")
     ]
     assert "90 epochs of 1,281,167 samples" in out and "costliest ops by kernel time · h200 · batch 64" in out
@@ -148,7 +148,7 @@ def test_json_has_what_is_asked_of_it(predicted):
     rows = found["predictions"]
     assert [(row["device"], row["tier"], row["batch"]) for row in rows] == [
         ("h200", "calibrated", 64), ("h200", "calibrated", 8),
-        ("a100-sxm-80", "transferred", 64), ("a100-sxm-80", "transferred", 8),
+        ("a100-sxm-80", "published", 64), ("a100-sxm-80", "published", 8),
     ]  # fmt: skip
     assert found["header"]["batch"] is None and found["header"]["loss"] == "mse"
     assert found["conventions"] and set(found["calibrations"]) == {"h200", "a100-sxm-80"}
@@ -250,7 +250,7 @@ def test_numbers_and_a_file_of_the_same_device_predict_the_same(predicted, tmp_p
         f"{key}={figure.value:.0f}e0" for key, figure in device.core_flops_per_s.items() if key in ("fp32", "fp64")
     ]
     given += [f"{key}={figure.value:.0f}e0" for key, figure in device.tensor_flops_per_s.items()]
-    described = ",".join(["name=mine", "capability=89", *given])
+    described = ",".join(["name=GeForce-mine", "capability=89", *given])
     rows = predicted("resnet18", "--on", f"rtx-4070,{described}", "--batch", 16)["predictions"]
     assert rows[1]["gpu_time_s"] == pytest.approx(rows[0]["gpu_time_s"], rel=1e-9)
     assert rows[1]["time_s"] == pytest.approx(rows[0]["time_s"], rel=1e-9)
@@ -650,7 +650,7 @@ def test_a_spec_file_of_ones_own(predicted, tmp_path):
     text = (SPECS / "h200.toml").read_text()
     file.write_text(text.replace('name = "h200"', 'name = "mine"', 1))
     (row,) = predicted("mnist-cnn", "--on", file)["predictions"]
-    assert row["device"] == "mine" and row["tier"] == "transferred"
+    assert row["device"] == "mine" and row["tier"] == "published"
     file.write_text(text.replace("value = 4.8e12", "value = 2.4e12", 1))
     found = predicted("mnist-cnn", "--on", file)
     assert found["predictions"][0]["tier"] == "transferred" and any("differs" in note for note in found["notes"])

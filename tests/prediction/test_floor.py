@@ -312,7 +312,7 @@ def test_a_cache_of_keys_is_read_at_the_memorys_speed(device: str, batch: int, p
 
 def test_percents_are_not_cut_off_at_100() -> None:
     """What lies in a cache is faster than memory, and says so; the mean over a step is that of its parts."""
-    found = rooflight.predict("gpt2", step="decode", past=512, batch=32, dtype="bf16", on="rtx-4090").predictions[0]
+    found = rooflight.predict("gpt2", step="decode", past=512, batch=32, dtype="bf16", on="rtx-5090").predictions[0]
     assert max(op.percent_of_roof for op in found.ops) > 105
     whole = sum(op.percent_of_roof * op.time_s for op in found.ops) / sum(op.time_s for op in found.ops)
     assert whole == pytest.approx(found.percent_of_roof, rel=0.1)  # the ten costliest are nearly all

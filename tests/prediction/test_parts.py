@@ -926,7 +926,7 @@ def test_changed_tasks_are_those_of_the_model_that_was_changed():
 @pytest.mark.parametrize("device", ["h200", "a100"])
 def test_bf16_is_what_asking_for_it_predicts(device):
     """On an A100 attention in bf16 is another kernel than on an H200, which also leaves other copies to be made."""
-    step = {"batch": 8, "step": "train", "seq": 32, "on": device}
+    step = {"batch": 64, "step": "train", "seq": 128, "on": device}
     (plain,) = predict("transformer", **step)
     (told,) = [one_ for one_ in plain.advice if one_.options == "--dtype bf16"]
     (asked,) = predict("transformer", **step, dtype="bf16", advice=False)

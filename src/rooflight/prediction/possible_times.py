@@ -62,7 +62,7 @@ def _bytes(task: Task, named: dict[str, np.ndarray[tuple[int], np.dtype[np.float
         strided = named["stride"] ** 2 > named["r"] * named["s"]  # such a kernel passes over pixels
         return 0.0 if bool(strided[0]) else float(convolution_bytes(named, task.precision)[0])
     if task.family.startswith("attention-"):
-        rows = named["heads"] * named["length_q"] + named["heads_kv"] * named["length_kv"]
+        rows = named["heads"] * named.get("length_q", 1.0) + named["heads_kv"] * named["length_kv"]
         return float((2 * named["batch"] * rows * named["head_dim"] * size)[0])
     return _COMPULSORY.get(task.family, 1.0) * float(task_bytes(task.family, named, task.precision)[0])
 

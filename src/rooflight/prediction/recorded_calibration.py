@@ -252,8 +252,8 @@ def _refuse_units(works: Sequence[TimedTask], device: Device, name: str) -> None
     for work, ratio in zip(works, slow, strict=True):
         if ratio > _FAR_ABOVE:
             raise BadFile(
-                f"{work.place}: {time_text(work.seconds)} is {ratio:,.0f} times what {device.title} takes at its roofs: "
-                "is it in another unit?"
+                f"{work.place}: {time_text(work.seconds)} is {ratio:,.0f} times what {device.title} takes at its "
+                "roofs: is it in another unit?"
             )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rooflight.errors import RooflightError
-from rooflight.ops.kernel_task import CONVOLUTION, FAMILIES, OUTPUT, Task
+from rooflight.ops.kernel_task import CONVOLUTION, FAMILIES, OUTPUT, Task, copy_task
 from rooflight.spec import execution, is_live
 from rooflight.trace.target import HOPPER, generation, target_for
 
@@ -192,6 +192,8 @@ def _in_bf16(task: Task) -> Task:
     """Half the bytes, on tensor cores; fused attention in the kernel that bf16 has."""
     if task.precision not in ("fp32", "tf32"):
         return task
+    if task.family == "copy":
+        return copy_task(task.numbers[1] // 2)
     family = task.family.replace("-efficient-", "-cudnn-")
     named = zip((*FAMILIES[family], *OUTPUT), task.numbers, strict=False)
     numbers = tuple(value // 2 if name in _HALVED else value for name, value in named)
