@@ -199,7 +199,7 @@ def make():
     return Net()
 """
 ELSEWHERE = {
-    "recurrent": ("own.py:make --input 16x64 --batch 8 --step train --loss mse", "h200"),
+    "recurrent": ("own.py:make --input 16x64 --batch 8 --step train --loss mse --dtype bf16", "h200"),
     "without tf32": ("own.py:make --input 16x64 --batch 8 --step train --loss mse", "v100"),
     "attention": ("distilbert --batch 2 --dtype fp16", "v100"),
     "decoding": ("gpt2 --step decode --past 512 --batch 4 --dtype fp16", "rtx-4090"),

@@ -155,7 +155,7 @@ def spread(prediction: Prediction) -> Label:
     if not low and not high:
         return Label(None, "–")
     clipped = not ends.low
-    return Label(high, f"{high:.0%}" if clipped or abs(high - low) < _ALIKE else f"-{low:.0%} +{high:.0%}")
+    return Label(high, f"{high:.0%}" if clipped or abs(high - low) < _ALIKE else f"-{100 * low:.0f}+{high:.0%}")
 
 
 def main_table(predictions: Predictions, *, price: float | None = None) -> Table:
