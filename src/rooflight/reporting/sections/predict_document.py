@@ -99,7 +99,7 @@ _OF_GPUS = ("GPU-busy is the time in which kernels run", "host-bound: the GPU wo
 """What is explained only where there is a GPU: a CPU is its own host."""
 _EXPLAINED = (
     "time/step is the wall time of one step in a running loop, set by the slower of host and device",
-    "± is a 90% interval, assuming the errors seen at the calibrated points (spec: between the bounds of its PPP)",
+    "± is a 90% interval, by its farther side where it is narrow (spec: between the bounds of its PPP)",
     _OF_GPUS[0],
     "MFU is useful matrix FLOPs (1 multiply-add = 2 FLOP) over what the units they run on could do in that time",
     "% of roof is the least time that peaks and bandwidth allow every op, over the time predicted; above 100%, a "

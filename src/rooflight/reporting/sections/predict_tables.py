@@ -144,18 +144,18 @@ def money(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:,.2f}" if value >= 1 else f"{value:.3g}"
 
 
-_ALIKE = 0.1
-"""Sides of an interval that differ by less are told by the farther one."""
+_WIDE = 0.6
+"""An interval that reaches less far is told by its farther side."""
 
 
 def spread(prediction: Prediction) -> Label:
-    """How far its 90% interval reaches: `12%`, its farther side, or both sides where they differ much."""
+    """How far its 90% interval reaches: `12%`, its farther side, or both sides where it is wide."""
     ends = prediction.time_interval_s
     low, high = (abs(end / prediction.time_s - 1) if prediction.time_s else 0.0 for end in (ends.low, ends.high))
     if not low and not high:
         return Label(None, "–")
     clipped = not ends.low
-    return Label(high, f"{high:.0%}" if clipped or abs(high - low) < _ALIKE else f"-{100 * low:.0f}+{high:.0%}")
+    return Label(high, f"{high:.0%}" if clipped or high < _WIDE else f"-{100 * low:.0f}+{high:.0%}")
 
 
 def main_table(predictions: Predictions, *, price: float | None = None) -> Table:
