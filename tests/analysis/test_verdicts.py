@@ -288,7 +288,7 @@ def test_compiled_kernels_take_what_was_predicted(before, after):
 
 def test_a_cuda_graph_takes_what_was_predicted():
     (found,) = [one for one in judged("resnet50-train-fp32").step().advice if one.key == "graph"]
-    assert found.time_s == pytest.approx(wall_s(judged("resnet50-train-fp32-graph").measured), rel=0.02)
+    assert found.time_s == pytest.approx(wall_s(judged("resnet50-train-fp32-graph").measured), rel=0.03)
 
 
 def test_what_a_step_is_already_is_not_advised():

@@ -446,8 +446,9 @@ def test_attention_runs_in_the_kernels_that_each_device_has() -> None:
     assert kernels == {name: {f"aten::_scaled_dot_product_{kernel}_attention"} for name, kernel in said.items()}
     many = ask("gpt2", on="t4,h200,a100,l4", batch=[1, 2, 3, 4], **options)
     first = [row for row in many if row.batch == 1]
-    # Batches of one trace and a batch traced by itself differ by a few microseconds; another's kernels by far more.
-    assert [row.time_s for row in first] == pytest.approx([row.time_s for row in found], rel=0.01)
+    # Batches of one trace and a batch of one traced by itself, which spares it copies, differ by some microseconds of
+    # the host; another's kernels by far more.
+    assert [row.time_s for row in first] == pytest.approx([row.time_s for row in found], rel=0.05)
     for row, name in zip(first, alone, strict=True):
         assert row.memory is not None and row.memory.device_bytes == pytest.approx(alone[name].device_bytes, rel=1e-3)
 

@@ -126,7 +126,7 @@ def test_the_table_is_whole() -> None:
     assert len(made.rows) > 3000 and made.rooflight and made.made
     for one in made.rows:
         assert one.source in made.sources and one.step in ("infer", "train") and one.published_s > 0
-        assert one.scope in ("wall", "events", "kernels") and made.tiers[one.device] in one.predictions
+        assert one.scope in ("wall", "call", "events", "kernels") and made.tiers[one.device] in one.predictions
         for time_s, low_s, high_s in one.predictions.values():
             assert 0 <= low_s <= time_s * 1.001 and time_s <= high_s * 1.001 and time_s > 0
     keys = [(one.source, one.device, one.model, one.step, one.batch, one.size, one.precision, one.channels_last, one.scope)

@@ -470,14 +470,14 @@ def test_times_of_ranks_are_not_mixed(eager):
 
 def test_no_peak_is_guessed():
     assert peak("NVIDIA H200 NVL", "bf16").flops_per_s == 835.5e12  # another board, with its own peaks
-    assert peak("NVIDIA H20", "bf16") is None
+    assert peak("NVIDIA H20 NVL", "bf16") is None
     assert peak("NVIDIA H200", "int4") is None
     assert peak("Tesla V100-SXM2-16GB", "bf16") is None
     assert peak("Tesla V100-SXM2-16GB", "tf32") == unit_peak("Tesla V100-SXM2-16GB", "cuda_flops_fp32")
     assert unit_peak("NVIDIA H200", "cpu_flops_fp32") is None
     assert peak("AMD EPYC 9654 96-Core Processor", "fp32") is None  # how many of its cores ran, the name does not say
     assert peak(None, "fp32") is None
-    other = toy(header=msgspec.structs.replace(HEADER, device="NVIDIA H20"))
+    other = toy(header=msgspec.structs.replace(HEADER, device="NVIDIA H20 NVL"))
     assert utilisation(Measured(other)) is None
     assert "MFU" not in repr(other)
 

@@ -13,7 +13,9 @@ from rooflight.ops.kernel_task import Task
 WAYS = ("conv-forward", "conv-dgrad", "conv-wgrad")
 # Kernel sides: 17 stands for 1x7, 71 for 7x1.
 _KERNELS = ((40, 1), (44, 3), (8, 5), (3, 7), (2, 2), (2, 17), (2, 71))
-_STEM_KERNELS = ((5, 3), (4, 7), (2, 4), (1, 11), (2, 16), (1, 5))
+_STEM_KERNELS = ((5, 3), (4, 7), (2, 4), (1, 11), (2, 16), (1, 5), (1, 8), (1, 14), (1, 32))
+_PATCHES = (2, 4, 8, 14, 16, 32)
+"""Kernels as large as their stride."""
 _DEPTHWISE_KERNELS = ((6, 3), (4, 5), (3, 7))
 _KINDS = ((66, 0), (9, 1), (15, 2), (10, 3))  # dense, stem (from three colours), depthwise, grouped
 
@@ -49,7 +51,7 @@ def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
     groups = 1
     if kind == 1:
         c, k = 3, whole(u[2], 16, 128, 8)
-        if side in (4, 16):
+        if side in _PATCHES:
             k = whole(u[2], 64, 1024, 32)
     elif kind == 2:
         k = groups = c
@@ -57,7 +59,7 @@ def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
         width = choice(u[1] * 7 % 1, ((3, 4), (3, 8), (3, 16), (1, 24), (3, 32), (1, 48), (1, 64)))
         groups = choice(u[2] * 5 % 1, ((2, 0), (1, 16), (3, 32), (1, 64))) or max(2, c // width)
         c = k = groups * width
-    stride = side if side in (2, 4, 16) else 4 if side == 11 else 2 if (kind == 1 or u[6] > 0.8) else 1
+    stride = side if side in _PATCHES else 4 if side == 11 else 2 if (kind == 1 or u[6] > 0.8) else 1
     if side == 5 and kind == 0:
         c, k = min(c, 256), min(k, 256)
     if h < r or h < s:
@@ -66,7 +68,7 @@ def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
         n += 2 if n in (1, 31) else 1  # no shape of a model that everybody knows
     if c == 3 and is_power_of_two(n):
         n += 2 if n == 1 else 1
-    pad = r // 2 if (r == s and side not in (2, 4, 16)) else 0
+    pad = r // 2 if (r == s and side not in _PATCHES) else 0
     return (n, c, h, h, k, r, s, stride, pad, 1, groups, channels_last)
 
 

@@ -52,7 +52,9 @@ def task_of(row: WrittenOp) -> Task:
     """The work of a row; `NotAWork` where it tells none."""
     if row.op not in _OPS and row.op not in FAMILIES:
         raise NotAWork(f"column op: there is no op {row.op!r}: {suggest(row.op, [*_OPS, *FAMILIES], otherwise=_KNOWN)}")
-    made, beside = _OPS.get(row.op, (_of_family, FAMILIES.get(row.op, ())))
+    own = FAMILIES.get(row.op, ())
+    by_family = row.op not in _OPS or (own and not row.shapes and set(own) <= row.numbers.keys())  # a copy is both
+    made, beside = (_of_family, own) if by_family else _OPS[row.op]
     sizes = () if row.shapes else _SIZES.get(row.op, ())
     for name in row.numbers:
         if name not in (*beside, *sizes):
