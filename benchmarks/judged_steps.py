@@ -1,6 +1,6 @@
 """Steps that somebody timed and published, all in one form: what `benchmarks/accuracy.py` judges predictions by.
 
-Nothing is chosen by these rows (benchmarks/held_out.toml, docs/decisions/0031).
+What predicts them is not chosen by them (benchmarks/held_out.toml, docs/decisions/0031 and 0034).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ _HOST_DEVIATION, _UNKNOWN_HOST_DEVIATION = 0.25, 0.45
 """One standard deviation of the host's time. Two runs of one script on two machines of the same kind differed by 21% in
 the mean. Of a device that nobody calibrated the host is unknown too: those of KernelBench's tables are from half to
 twice as fast."""
+_BETWEEN_DEVIATION = 0.4
+"""The same of what a CUDA graph takes between its kernels and to begin."""
 _COSTLIEST = 10
 
 
@@ -55,11 +58,18 @@ class DeviceRun:
     def gpu_s(self) -> float:
         return float(self.times.seconds.sum())
 
+    def _wall_interval(self, of_gpu: Interval, floor_s: float) -> Interval:
+        """Of the later of the two clocks; of a graph, which has no host, of its kernels and what is between them."""
+        if self.step.is_graph:
+            between = _BETWEEN_DEVIATION * max(0.0, self.wall_s - self.gpu_s)
+            return Interval.around(self.wall_s, math.hypot(self.times.deviation_s, between), least=floor_s)
+        of_host = Interval.around(self.host_s, host_deviation_of(self.predictor) * self.host_s)
+        return of_gpu.or_later(of_host, self.wall_s / max(self.gpu_s, self.host_s, 1e-12))
+
     def prediction(self) -> Prediction:
         gpu_s, wall_s = self.gpu_s, self.wall_s
         floor_s = float(self.times.floor_s.sum())
         gpu_interval = Interval.around(gpu_s, self.times.deviation_s, least=floor_s)
-        host_interval = Interval.around(self.host_s, host_deviation_of(self.predictor) * self.host_s)
         return _prediction(
             self.step,
             self.predictor.device,
@@ -67,7 +77,7 @@ class DeviceRun:
             wall_s,
             tier=self.predictor.tier,
             source=self.predictor.source,
-            time_interval_s=gpu_interval.or_later(host_interval, wall_s / max(gpu_s, self.host_s, 1e-12)),
+            time_interval_s=self._wall_interval(gpu_interval, floor_s),
             gpu_time_s=gpu_s,
             gpu_time_interval_s=gpu_interval,
             host_time_s=self.host_s,
