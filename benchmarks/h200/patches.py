@@ -41,7 +41,9 @@ def patch_cases(precision, seed, channels_last):
         if n * max(3 * h * h, k * across * across) > 2e8:
             continue
         for way in ("conv-forward", "conv-wgrad"):  # nobody asks for the gradient of an image
-            yield case(conv.call_of, Task(way, precision, (n, 3, h, h, k, side, side, side, 0, 1, 1, int(channels_last))))
+            yield case(
+                conv.call_of, Task(way, precision, (n, 3, h, h, k, side, side, side, 0, 1, 1, int(channels_last)))
+            )
 
 
 def main():

@@ -342,7 +342,7 @@ def _guesses(steps: Sequence[Step], tiers: set[str]) -> tuple[str, ...]:
     """Ops whose time is not that of the like of them, by name."""
     doubts: list[tuple[Callable[[Op], bool], str]] = []
     if tiers != {"spec"}:
-        doubts.append((is_guess, "nothing like it was timed, so its time is a guess, and may be far too short: "))
+        doubts.append((is_guess, "nothing like it was timed, so its time is a guess, and may be far off: "))
     if "spec" in tiers:
         doubts.append((is_unknown, "no formula, or only part of one: the missing part counts as no time: "))
     notes = []

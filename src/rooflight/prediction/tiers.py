@@ -369,9 +369,10 @@ def _sources(calibration: Calibration) -> set[str]:
     return {group.source.split(" ")[0] for group in calibration.points}
 
 
-def _transfer_to(model: CalibratedModel) -> Callable[[Sequence[Task], Device], Array]:
-    def seconds(tasks: Sequence[Task], device: Device) -> Array:
-        return Predictor(device, "transferred", model, "").task_times(tasks).warm_s
+def _transfer_to(model: CalibratedModel) -> Callable[[Sequence[Task], Device], tuple[Array, Array]]:
+    def seconds(tasks: Sequence[Task], device: Device) -> tuple[Array, Array]:
+        times = Predictor(device, "transferred", model, "").task_times(tasks)
+        return times.warm_s, times.cold_s
 
     return seconds
 

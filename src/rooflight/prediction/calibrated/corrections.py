@@ -57,11 +57,11 @@ class Corrections:
     def __init__(
         self,
         sources: Sequence[PointsOf],
-        transferred: Callable[[Sequence[Task], Device], Array],
+        transferred: Callable[[Sequence[Task], Device], tuple[Array, Array]],
         before: Corrections | None = None,
     ) -> None:
-        """`transferred`: seconds of tasks on a device, as they are carried over to it. `before`: what others say, and
-        corrects first: where they differ, the word of these sources counts."""
+        """`transferred`: warm and cold seconds of tasks on a device, as they are carried over to it. `before`: what
+        others say, and corrects first: where they differ, the word of these sources counts."""
         self.sources = tuple(sources)
         self._transferred = transferred
         self._before = before
@@ -109,7 +109,9 @@ class Corrections:
             if tasks:
                 seconds = np.array([row[-3] for group in groups for row in group.rows]) * 1e-9
                 first = 1.0 if self._before is None else self._before.of(tasks).ratio
-                off = np.log(seconds / (first * self._transferred(tasks, source.device)))
+                warm_s, cold_s = (first * times for times in self._transferred(tasks, source.device))
+                # A time between the two tells where its inputs lay, and nothing of the op.
+                off = np.log(seconds / np.clip(seconds, warm_s, cold_s))
                 if not in_steps and family == "gemm" and is_held_back(source.device, precision):
                     off = off - np.median(off[seconds >= np.median(seconds)])
                 values.append(off)
