@@ -177,7 +177,7 @@ def test_one_thin_product_says_little_of_large_ones(rooflight, tmp_path):
     path, table = tmp_path / "mine.json", tmp_path / "run.csv"
     table.write_text(f"op,m,n,k,dtype,time_us\ngemm,16,1000,2048,fp32,{4e6 * seconds_of(thin, None, 'rtx-4070'):.3f}\n")
     assert rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", path)[0] == 0
-    assert seconds_of(thin, path, "rtx-4070") > 3 * seconds_of(thin, None, "rtx-4070")
+    assert seconds_of(thin, path, "rtx-4070") > 1.5 * seconds_of(thin, None, "rtx-4070")
     assert seconds_of(large, path, "rtx-4070") < 1.1 * seconds_of(large, None, "rtx-4070")
 
 

@@ -84,6 +84,12 @@ class _Side:
         """Of a multiprocessor: fp32 operations that it begins in a cycle."""
         return self.device.core_flops_per_s["fp32"].value / (2 * self.units * self.device.clock_hz.value)
 
+    @property
+    def fp64_slower(self) -> float:
+        """How many times slower than fp32 its units are in fp64."""
+        single, double = self.device.peak("fp32"), self.device.peak("fp64")
+        return 1.0 if single is None or double is None else single.value / double.value
+
     def compute_seconds(self, family: str, precision: str, numbers: Array) -> Array:
         c = columns(family, numbers)
         rate = _OF_RATE * self._flops_per_s(precision)
@@ -151,8 +157,10 @@ def transferred(tasks: Sequence[Task], times: TaskTimes, *, origin: Device, targ
         nbytes = moved_bytes(family, precision, numbers)
         blocks = _blocks(family, numbers, nbytes)
         rest = slower * np.maximum(blocks / here.units, 1.0) / np.maximum(blocks / there.units, 1.0)
-        if not is_matrix_work(family):
-            rest = rest * (there.lanes / here.lanes) ** _LANES
+        wider = there.lanes / here.lanes
+        rest = rest * (min(1.0, wider) if is_matrix_work(family) else wider**_LANES)  # Kepler's are wider than all
+        if precision == "fp64" and is_matrix_work(family):  # never timed in fp64: its times are fp32's
+            rest = rest * here.fp64_slower / there.fp64_slower
         power = _TOGETHER if is_matrix_work(family) else _OF_OTHERS_TOGETHER
         computed = [side.compute_seconds(family, precision, numbers) for side in (there, here)]
         for seconds, measured, warm in ((warm_s, times.warm_s, True), (cold_s, times.cold_s, False)):
