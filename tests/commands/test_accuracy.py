@@ -59,7 +59,7 @@ def test_it_needs_no_torch() -> None:
 
 
 def test_every_prediction_says_how_far_such_ones_were_off() -> None:
-    text = run("predict", "mnist-cnn", "--on", "t4,a10").output
+    text = " ".join(run("predict", "mnist-cnn", "--on", "t4,a10").output.split())
     assert "checked: t4: on " in text and " in the mean, " in text
     assert "checked: a10: never checked on this GPU" in text
     found = rooflight.predict("mnist-cnn", on="t4")[0].checked
