@@ -147,7 +147,7 @@ class _LayerBlock(nn.Module):
         return out
 
 
-class _EncoderBlock(nn.Module):
+class _TokenBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.TransformerEncoderLayer(_WIDTH, _HEADS + 1, 2 * _WIDTH, batch_first=True)
@@ -232,7 +232,7 @@ _TOKEN_BLOCKS: tuple[Callable[[], nn.Module], ...] = (
     _AttentionBlock,
     _ScoresBlock,
     _LayerBlock,
-    _EncoderBlock,
+    _TokenBlock,
     _GatedBlock,
     _TurnBlock,
     _PowerBlock,

@@ -62,7 +62,7 @@ class TimedRow:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _TimesTable:
     source: LogText
     delimiter: str
     columns: list[str]
@@ -110,7 +110,7 @@ def works_of(rows: list[TimedRow], device: Device, *, name: str) -> list[TimedTa
 
 
 def _rows(source: LogText) -> Iterator[TimedRow]:
-    table: _Table | None = None
+    table: _TimesTable | None = None
     for number, line in source.numbered():
         if not line.strip() or line.startswith("#"):
             continue
@@ -138,7 +138,7 @@ def _plain(text: str) -> str:
     return _ALIASES.get(name, name)
 
 
-def _table(source: LogText, number: int, line: str) -> _Table:
+def _table(source: LogText, number: int, line: str) -> _TimesTable:
     delimiter = max(",;\t", key=line.count)
     names = _cells(source, number, line, delimiter)
     times = [(name, match[1]) for name in names if (match := _TIME.fullmatch(name))]
@@ -160,10 +160,10 @@ def _table(source: LogText, number: int, line: str) -> _Table:
     missing = [name for name in ("op", "dtype") if name not in columns]
     if missing:
         raise source.bad(number, f"column {missing[0]} is missing: a row is an op, its dtype, its sizes and its time")
-    return _Table(source, delimiter, columns, time, _UNITS[unit])
+    return _TimesTable(source, delimiter, columns, time, _UNITS[unit])
 
 
-def _row(table: _Table, line: int, cells: dict[str, str]) -> TimedRow:
+def _row(table: _TimesTable, line: int, cells: dict[str, str]) -> TimedRow:
     def bad(column: str, message: str) -> BadFile:
         return table.source.bad(line, f"column {column}: {message}")
 
@@ -190,7 +190,7 @@ def _row(table: _Table, line: int, cells: dict[str, str]) -> TimedRow:
 _Bad = Callable[[str, str], BadFile]
 
 
-def _seconds(table: _Table, text: str, bad: _Bad) -> float:
+def _seconds(table: _TimesTable, text: str, bad: _Bad) -> float:
     try:
         value = float(text)
     except ValueError:
