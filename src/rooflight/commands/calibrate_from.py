@@ -31,7 +31,7 @@ def from_files(files: Sequence[str], *, on: str | None, output: Path | None, for
     made.save(path, force=force)
     from rooflight.commands.output import emit
 
-    emit(json.dumps(_document(made, path), indent=2) if as_json else "\n".join(_lines(made, path, given=output)))
+    emit(json.dumps(_document(made, path), indent=2) if as_json else "\n".join(_lines(made, path, given=output, on=on)))
 
 
 def _own(device: str, *, force: bool) -> Path:
@@ -92,8 +92,9 @@ def _left_out(made: RecordedCalibration) -> list[tuple[str, int, float]]:
     return [(reason, count, spent / total) for reason, (count, spent) in ordered]
 
 
-def _lines(made: RecordedCalibration, path: Path, *, given: Path | None) -> list[str]:
+def _lines(made: RecordedCalibration, path: Path, *, given: Path | None, on: str | None) -> list[str]:
     from rooflight import formatting
+    from rooflight.hardware.devices import names
 
     total = sum(file.total_s for file in made.files)
     files = "1 file" if len(made.files) == 1 else f"{len(made.files)} files"
@@ -107,7 +108,9 @@ def _lines(made: RecordedCalibration, path: Path, *, given: Path | None) -> list
         counted = f"{points:,} {'point' if points == 1 else 'points'}"
         lines.append(f"  {family:{width}}  {precision:4}  {counted:>12}  {formatting.percent(part):>6} of the time")
     lines += [f"left out, {formatting.percent(part)} of the time: {reason}" for reason, _, part in _left_out(made)]
-    use = StepSpec(model="resnet50").command("predict", on=made.device.name, calibration=given)
+    # A device that a file or a few numbers describe is known by these alone.
+    named = on if on is not None and made.device.name not in names() else made.device.name
+    use = StepSpec(model="resnet50").command("predict", on=named, calibration=given)
     if any(file.in_steps for file in made.files):
         lines.append("times are those of a running model: warm and cold inputs are not told apart")
     return [*lines, f"wrote {path}; use it with: {use}"]

@@ -90,7 +90,7 @@ def _prediction(
     step: Step, device: Device, seconds: Array, time_s: float, *, tier: str, source: str, **of_tier: Any
 ) -> Prediction:
     """What the seconds of its ops tell of a step, whoever found them. `of_tier`: what only the tier knows."""
-    own = tier in ("calibrated", "transferred") and COMES_ALONG not in source
+    own = tier in ("calibrated", "partial", "transferred") and COMES_ALONG not in source
     limits, demands, kinds = limits_of(step, device), step.demands, step.kind_of
     gpu_s = float(seconds.sum())
     # An op of which nothing is known lies under neither roof.

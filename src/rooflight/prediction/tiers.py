@@ -1,6 +1,7 @@
 """How a time is predicted, always named: from the device's calibration, another device's, or the data sheet alone.
 
-`calibrated`: tasks are looked up among this device's own micro-benchmarks. `published`: transferred, and corrected by
+`calibrated`: tasks are looked up among this device's own micro-benchmarks. `partial`: transferred, and corrected by the
+works of somebody's own that were timed on it. `published`: transferred, and corrected by
 single ops that others timed on this device and published. `transferred`: looked up among another device's
 micro-benchmarks and carried over (`prediction/transfer.py`). `spec`: PALEO, read + compute + write over the peaks and
 one constant.
@@ -33,7 +34,7 @@ from rooflight.step.cache_reuse import USABLE, Array
 from rooflight.step.changes import has_convolutions, in_channels_last, is_channels_last, padded, uneven_sizes
 from rooflight.step.costed_step import Step
 
-Tier = Literal["calibrated", "published", "transferred", "spec"]
+Tier = Literal["calibrated", "partial", "published", "transferred", "spec"]
 TIERS: tuple[Tier, ...] = ("calibrated", "published", "transferred", "spec")
 
 ORIGIN = "h200"
@@ -361,7 +362,7 @@ def corrected(device: Device, calibration: Calibration, words: str, *, published
     others = _published_points(_published_names(device)) if published else ()
     before = Corrections(others, _transfer_to(model)) if others else None
     corrections = Corrections((PointsOf(calibration, device),), _transfer_to(model), before)
-    return Predictor(device, "calibrated", model, f"{words}, the rest transferred from {ORIGIN}", corrections)
+    return Predictor(device, "partial", model, f"{words}, the rest transferred from {ORIGIN}", corrections)
 
 
 def _sources(calibration: Calibration) -> set[str]:

@@ -88,6 +88,7 @@ _LISTED = 5
 _TIERS = {
     "calibrated": "calibrated: every op is timed as the kernels it launches, by interpolation between micro-benchmarks "
     "of this device",
+    "partial": "partial: as transferred, each op corrected by what the given times say of its like on this device",
     "published": "published: as transferred, each op corrected by what others timed of its like on this GPU and "
     "published",
     "transferred": "transferred: as calibrated, but with micro-benchmarks of another device; what its roofs explain of "
