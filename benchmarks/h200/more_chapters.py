@@ -1,10 +1,11 @@
 """Time works that networks have and a short calibration has few of, and keep them for `chapters.py --into`.
 
-usage: more_chapters.py OUT.json SECONDS    (needs a CUDA GPU)
+usage: more_chapters.py OUT.json SECONDS [WORD ...]    (needs a CUDA GPU)
        more_chapters.py --thin SEVERAL.json... OUT.json    at most so many of a kind: more would only be slower
 
-Layers of one sample, gates of one pixel, depthwise and grouped convolutions, convolutions in true fp32 and in fp16,
-batch norms of few channels, factors of another width, products of few rows.
+A handful of wide groups, convolutions of sequences, odd images and volumes, products with vectors, reductions that find
+places or norms, running sums, pools of volumes, group norms, losses. (Before these: layers of one sample, gates of one
+pixel, depthwise and grouped convolutions, true fp32 and fp16, batch norms of few channels, factors of another width.)
 """
 
 import json
@@ -27,43 +28,49 @@ from rooflight.hardware.devices import recognise_name
 from rooflight.machine.installed_gpus import driver_version
 
 LONGEST_S, LARGEST = 3e-3, 2 * 10**8
-GATES = {"tf32": 6, "bf16": 6, "fp32": 3, "fp16": 3}
 # kind: seconds by precision, first as tensors usually lie, then with channels last
 KINDS = {
-    conv.pointwise_cases: ({"tf32": 14, "bf16": 14, "fp32": 6}, {"bf16": 4}),
-    conv.depthwise_cases: ({"tf32": 8, "bf16": 8, "fp32": 5, "fp16": 7}, {"tf32": 9, "bf16": 13, "fp16": 6}),
-    conv.grouped_cases: ({"tf32": 16, "bf16": 16, "fp32": 8}, {"tf32": 6, "bf16": 8}),
-    conv.convolution_cases: ({"fp32": 42, "fp16": 12}, {"fp32": 10, "fp16": 6}),
+    conv.few_groups_cases: ({"tf32": 50, "bf16": 50, "fp32": 12, "fp16": 10}, {"bf16": 8, "tf32": 6}),
+    conv.pointwise_cases: ({"bf16": 20, "tf32": 8}, {}),
 }
+SIDES = {1: {"tf32": 9, "fp32": 6, "bf16": 6}, 2: {"tf32": 24, "fp32": 16, "bf16": 14},
+         3: {"tf32": 26, "fp32": 16, "bf16": 14}}  # fmt: skip
 
 
-def small_products(precision, peak, seed):
-    """Products of few rows, of the cases that calibration has."""
-    return (one for one in gemm.gemm_cases(precision, peak, seed, LONGEST_S) if one.task.numbers[1] <= 4096)
+def chapters(peaks, words=()):
+    """`words`: only those with one of them in their names."""
+    return (chapter for chapter in all_chapters(peaks) if not words or any(word in chapter.name for word in words))
 
 
-def chapters(peaks):
+def all_chapters(peaks):
     def of_precision(name, cases, seconds, precision):
         return Chapter(name, cases, seconds, partial(precision_set, precision), chosen=True)
 
-    for number, (precision, seconds) in enumerate(GATES.items()):
-        cases = conv.gate_cases(precision, peaks[precision], 300 + number, LONGEST_S)
-        yield of_precision(f"gates {precision}", cases, seconds, precision)
     for place, (kind, layouts) in enumerate(KINDS.items()):
         for last, shares in enumerate(layouts):
             for number, (precision, seconds) in enumerate(shares.items()):
-                seed = 310 + 20 * place + 10 * last + number
+                seed = 510 + 20 * place + 10 * last + number
                 cases = kind(precision, peaks[precision], seed, LONGEST_S, channels_last=bool(last))
                 name = f"{kind.__name__} {precision}{', channels last' if last else ''}"
                 yield of_precision(name, cases, seconds, precision)
-    yield of_precision("small products fp32", small_products("fp32", peaks["fp32"], 400), 9, "fp32")
-    yield of_precision("small products bf16", small_products("bf16", peaks["bf16"], 401), 5, "bf16")
-    for kind in ("cudnn", "native"):
-        for number, way in enumerate(("train", "eval", "backward")):
-            family = f"batch-norm-{kind}-{way}"
-            yield Chapter(family, elements.batch_norm_cases(family, 410 + number, LARGEST, cuda=True), 3.5)
-    yield Chapter("factors of another width", elements.mixed_cases(420, LARGEST), 3)
-    yield Chapter("broadcast", elements.broadcast_cases(421, LARGEST), 2)
+    for sides, shares in SIDES.items():
+        for number, (precision, seconds) in enumerate(shares.items()):
+            cases = conv.odd_cases(sides, precision, peaks[precision], 560 + 10 * sides + number, LONGEST_S)
+            yield of_precision(f"{sides} sides {precision}", cases, seconds, precision)
+    for number, (precision, seconds) in enumerate({"fp32": 6, "bf16": 4, "tf32": 3}.items()):
+        cases = gemm.vector_cases(precision, peaks[precision], 600 + number, LONGEST_S)
+        yield of_precision(f"vectors {precision}", cases, seconds, precision)
+    for number, family in enumerate(("reduce", "reduce-norm", "reduce-index", "scan")):
+        yield Chapter(family, elements.reduce_cases(610 + number, LARGEST, family), 1 if family == "reduce" else 3)
+        yield Chapter(f"short {family}", elements.short_reduce_cases(family, 620 + number, LARGEST), 3)
+    for number, family in enumerate(
+        f"{kind}-pool3d-{way}" for kind in ("max", "avg") for way in ("forward", "backward")
+    ):
+        yield Chapter(family, elements.volume_pool_cases(family, 630 + number, LARGEST), 2.5)
+    for number, family in enumerate(("group-norm-forward", "group-norm-backward")):
+        yield Chapter(family, elements.group_norm_cases(family, 640 + number, LARGEST), 3)
+    yield Chapter("losses", elements.nll_cases(650, LARGEST), 2)
+    yield Chapter("broadcast", elements.broadcast_cases(651, LARGEST), 3)
 
 
 def main():
@@ -71,7 +78,7 @@ def main():
     device = recognise_name(torch.cuda.get_device_name())
     peaks = {precision: device.peak(precision).value for precision in ("fp32", "tf32", "bf16", "fp16")}
     bench = Bench(torch.device("cuda"), peaks, int(device.l2_bytes.value), seconds)
-    some = list(chapters(peaks))
+    some = list(chapters(peaks, sys.argv[3:]))
     whole = sum(chapter.share for chapter in some)
     rows = {}
     about = {"device": torch.cuda.get_device_name(), "torch": str(torch.__version__), "driver": driver_version(),
@@ -91,14 +98,15 @@ def main():
             out.write_text(json.dumps(about | {"points": rows}) + "\n")
 
 
-MOST = {"gate": 450, "pointwise": 4300, "depthwise": 900, "grouped": 2200, "general": 2400, "gemm": 1500,
-        "batch-norm": 550, "broadcast": 900, "mixed": 600}  # fmt: skip
+MOST = {"gate": 450, "pointwise": 3000, "depthwise": 900, "grouped": 3500, "general": 5000, "gemm": 1200,
+        "group-norm-forward": 400, "group-norm-backward": 400}  # fmt: skip
+OTHERS = 700
 
 
 def kind_of(family, numbers):
-    if not family.startswith("conv-"):
+    if not family.startswith("conv"):
         return "batch-norm" if family.startswith("batch-norm") else family
-    _, c, h, _, _, r, _, _, _, _, groups, _ = numbers
+    _, c, h, _, _, r, _, _, _, _, groups, _ = numbers[:12]
     if groups > 1:
         return "depthwise" if groups >= c else "grouped"
     return "gate" if h == 1 else "pointwise" if r == 1 else "general"
@@ -113,11 +121,11 @@ def thinned(sources, out):
             family = key.partition(" ")[0]
             for row in rows:
                 found.setdefault(
-                    (key, kind_of(family, row[:-3]), row[-4] if family.startswith("conv") else 0), []
+                    (key, kind_of(family, row[:-3]), row[11] if family.startswith("conv") else 0), []
                 ).append(row)
     points = {}
     for (key, kind, _), rows in found.items():
-        points.setdefault(key, []).extend(rows[:: -(-len(rows) // MOST[kind])])
+        points.setdefault(key, []).extend(rows[:: -(-len(rows) // MOST.get(kind, OTHERS))])
     Path(out).write_text(json.dumps(parts[0] | {"points": points}) + "\n")
     print({key: len(rows) for key, rows in points.items()})
 

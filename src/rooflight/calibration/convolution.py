@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 
 import torch
 
 from rooflight.calibration.case import DTYPES, Call, Cases, TensorPool, case
-from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, unusual, whole
-from rooflight.ops.kernel_task import Task
+from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, whole
+from rooflight.ops.convolution import Geometry, convolution_numbers
+from rooflight.ops.kernel_task import Task, side_of
 
 WAYS = ("conv-forward", "conv-dgrad", "conv-wgrad")
 # Kernel sides: 17 stands for 1x7, 71 for 7x1.
@@ -137,6 +139,65 @@ def grouped_cases(precision: str, peak: float, seed: int, longest_s: float, *, c
         c = groups * width
         numbers = (_of_batch(u[0]), c, h, h, c, 3, 3, stride, 1, 1, groups, int(channels_last))
         yield from _ways(precision, numbers, peak, longest_s)
+
+
+def few_groups_cases(precision: str, peak: float, seed: int, longest_s: float, *, channels_last: bool) -> Cases:
+    """A handful of wide groups on large pictures, as the first layers of a stage have them, half with a stride: some of
+    cuDNN's engines for them are many times slower than others."""
+    for u in points(6, seed):
+        width = choice(
+            u[1], ((2, 8), (2, 16), (3, 24), (3, 32), (2, 40), (3, 48), (2, 56), (3, 64), (2, 112), (2, 128))
+        )
+        groups = whole(u[2], 2, 20)
+        h = _unknown_side(whole(u[3], 10, 230, (1, 2, 4)[int(u[4] * 3)]))
+        numbers = (whole(u[0], 1, 128), groups * width, h, h, groups * width, 3, 3, 2 if u[5] < 0.5 else 1, 1, 1, groups,
+                   int(channels_last))  # fmt: skip
+        yield from _ways(precision, numbers, peak, longest_s)
+
+
+_SIDES = {1: (64, 60_000), 2: (12, 560), 3: (5, 90)}
+_ODD_KERNELS = ((4, 1), (8, 2), (20, 3), (4, 4), (10, 5), (6, 7), (2, 9), (1, 11))
+
+
+def odd_cases(sides: int, precision: str, peak: float, seed: int, longest_s: float) -> Cases:
+    """Sequences, images and volumes of any size with kernels, strides, paddings and dilations of any size, few channels
+    as many: what no network that everybody knows has."""
+    for u in points(6 + 2 * sides, seed):
+        n, c, k = whole(u[0], 1, 64), _channels(u[1]), _channels(u[2])
+        groups = c if u[3] < 0.08 else 1
+        k = c if groups > 1 else k
+        square = u[3] * 10 % 1 < 0.6
+        kernel = [choice(u[6 + sides + (0 if square else side)], _ODD_KERNELS) for side in range(sides)]
+        even = choice(u[0] * 10 % 1, ((2, 1), (1, 2), (2, 4), (2, 8), (2, 16), (1, 32)))
+        image = [_unknown_side(whole(u[6 + (0 if square else side)], *_SIDES[sides], even)) for side in range(sides)]
+        stride, dilation = choice(u[4], ((14, 1), (8, 2), (2, 3), (1, 5))), choice(u[5], ((8, 1), (1, 2), (1, 3)))
+        pad = (0, kernel[0] // 2, 1)[int(u[5] * 100 % 1 * 3)]
+        out = [side_of(side, size, stride, pad, dilation) for side, size in zip(image, kernel, strict=True)]
+        if is_power_of_two(n) and is_power_of_two(max(4, c)) and is_power_of_two(k):
+            n += 2 if n == 1 else 1  # no shape of a model that everybody knows
+        if min(out) < 1 or n * max(c * prod(image), k * prod(out)) > 3e8:
+            continue
+        if 2 * n * prod(out) * k * (c // groups) * prod(kernel) / peak > longest_s:
+            continue
+        geometry = Geometry([stride] * sides, [pad] * sides, [dilation] * sides, groups)
+        numbers = convolution_numbers((n, c, *image), kernel, (n, k, *out), geometry, channels_last=False)
+        shapes = ((n, c, *image), (k, c // groups, *kernel), (n, k, *out))
+        for way in WAYS:
+            family = way.replace("conv", "conv3d") if sides == 3 else way
+            yield case(_shaped_call, Task(family, precision, numbers), shapes, geometry)
+
+
+def _channels(u: float) -> int:
+    return 3 if u < 0.12 else whole((u - 0.12) / 0.88, 2, 400, 1 if u * 10 % 1 < 0.3 else 8)
+
+
+def _shaped_call(task: Task, shapes: tuple[tuple[int, ...], ...], geometry: Geometry, pool: TensorPool) -> Call:
+    x, weight, grad = (pool.take(*shape, dtype=DTYPES[task.precision]) for shape in shapes)
+    rest = (geometry.stride, geometry.padding, geometry.dilation, False, [0] * len(geometry.stride), geometry.groups)
+    if task.family.endswith("forward"):
+        return partial(torch.ops.aten.convolution.default, x, weight, None, *rest)
+    mask = [task.family.endswith("dgrad"), task.family.endswith("wgrad"), False]
+    return partial(torch.ops.aten.convolution_backward.default, grad, x, weight, None, *rest, mask)
 
 
 def output_size(size: int, kernel: int, stride: int, pad: int, dilation: int) -> int:

@@ -159,8 +159,8 @@ def _cat(task: Task, outer: int, sizes: list[int], pool: TensorPool) -> Call:
     return partial(torch.cat, [row[..., :size] for row, size in zip(rows, sizes, strict=True)], 3)
 
 
-def reduce_cases(seed: int, largest: int) -> Cases:
-    """Sums over the innermost axis (means, norms) and over the outer ones (gradients of biases)."""
+def reduce_cases(seed: int, largest: int, family: str = "reduce") -> Cases:
+    """Over the innermost axis (means, norms) and over the outer ones (gradients of biases)."""
     for u in points(4, seed):
         aligned = 8 if u[3] * 10 % 1 < 0.7 else 1
         kept, reduced = whole(u[0], 1, 65536, aligned), whole(u[1], 2, 1 << 22, aligned)
@@ -168,13 +168,43 @@ def reduce_cases(seed: int, largest: int) -> Cases:
         if u[2] < 0.06:
             kept, reduced = 1, 8 * unusual(whole(u[1], 8, largest // 8))
         if 64 <= kept * reduced <= largest:
-            yield case(_reduce, Task("reduce", _half_each(u[3]), (kept, reduced, int(u[2] < 0.5 or kept == 1))))
+            yield case(_reduce, Task(family, _half_each(u[3]), (kept, reduced, int(u[2] < 0.5 or kept == 1))))
+
+
+def short_reduce_cases(family: str, seed: int, largest: int) -> Cases:
+    """Few numbers each, of many: the norms of features, the best of some classes."""
+    for u in points(4, seed):
+        kept, reduced = unusual(whole(u[0], 16, largest // 8)), whole(u[1], 2, 512, 1 if u[3] * 10 % 1 < 0.4 else 8)
+        if kept * reduced <= largest:
+            yield case(_reduce, Task(family, _half_each(u[3]), (kept, reduced, int(u[2] < 0.6))))
+
+
+_REDUCED: dict[str, Callable[..., Any]] = {
+    "reduce": torch.sum,
+    "reduce-norm": lambda x, dim: torch.linalg.vector_norm(x, 2, dim),
+    "reduce-index": torch.max,
+    "scan": torch.cumsum,
+}
 
 
 def _reduce(task: Task, pool: TensorPool) -> Call:
     kept, reduced, innermost = task.numbers
     shape = (kept, reduced) if innermost else (reduced, kept)
-    return partial(torch.sum, pool.taking(task.precision)(*shape), innermost)
+    return partial(_REDUCED[task.family], pool.taking(task.precision)(*shape), innermost)
+
+
+def nll_cases(seed: int, largest: int) -> Cases:
+    """A loss over classes: one number of every row."""
+    for u in points(3, seed):
+        rows, columns = unusual(whole(u[0], 16, 300_000)), whole(u[1], 2, 60_000)
+        if rows * columns <= largest:
+            yield case(_nll, Task("nll-forward", _half_each(u[2]), (rows, columns)))
+
+
+def _nll(task: Task, pool: TensorPool) -> Call:
+    rows, columns = task.numbers
+    target = torch.randint(0, columns, (rows,), device=pool.device)
+    return partial(aten.nll_loss_forward, pool.taking(task.precision)(rows, columns), target, None, 1, -100)
 
 
 def rows_cases(family: str, seed: int, largest: int) -> Cases:
@@ -311,6 +341,31 @@ def _pool(task: Task, n: int, pool: TensorPool) -> Call:
         values, indices = forward(x, *window)
         return partial(aten.max_pool2d_with_indices_backward, values, x, *window, [1, 1], False, indices)
     return partial(aten.avg_pool2d_backward, forward(x, *window), x, *window, False, True, None)
+
+
+def volume_pool_cases(family: str, seed: int, largest: int) -> Cases:
+    for u in points(5, seed):
+        planes, side = whole(u[0], 1, 2048), _side(u[1], 5, 140)
+        kernel = choice(u[2], ((4, 2), (5, 3), (1, 5)))
+        stride = kernel if u[3] < 0.4 else 2 if u[3] < 0.8 else 1
+        if planes * side**3 <= largest and side > kernel:
+            out = (side - kernel) // stride + 1
+            numbers = (planes, side * side, side, kernel, stride, out**3, 0)
+            yield case(_volume_pool, Task(family, _half_each(u[4]), numbers))
+
+
+def _volume_pool(task: Task, pool: TensorPool) -> Call:
+    planes, _, side, kernel, stride, _, _ = task.numbers
+    x = pool.taking(task.precision)(1, planes, side, side, side)
+    window = ([kernel] * 3, [stride] * 3, [0] * 3)
+    is_max = task.family.startswith("max")
+    forward = aten.max_pool3d_with_indices if is_max else aten.avg_pool3d
+    if task.family.endswith("forward"):
+        return partial(forward, x, *window)
+    if is_max:
+        values, indices = forward(x, *window)
+        return partial(aten.max_pool3d_with_indices_backward, values, x, *window, [1] * 3, False, indices)
+    return partial(aten.avg_pool3d_backward, forward(x, *window), x, *window, False, True, None)
 
 
 # name: (tensor lists that are read, lists that are written, call)

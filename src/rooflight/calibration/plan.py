@@ -88,7 +88,11 @@ def _thin_cases(precision: str, peak: float, number: int, longest_s: float) -> I
         return
     yield f"gates {precision}", convolution.gate_cases(precision, peak, 170 + number, longest_s), weight
     kinds = (("pointwise", convolution.pointwise_cases, 4), ("depthwise", convolution.depthwise_cases, 3),
-             ("grouped", convolution.grouped_cases, 4))  # fmt: skip
+             ("grouped", convolution.grouped_cases, 4), ("few groups in", convolution.few_groups_cases, 3))  # fmt: skip
+    for sides, name in ((1, "sequences"), (2, "odd images"), (3, "volumes")):
+        some = convolution.odd_cases(sides, precision, peak, 240 + 10 * sides + number, longest_s)
+        yield f"convolutions of {name} {precision}", some, 2 * weight
+    yield f"vectors {precision}", gemm.vector_cases(precision, peak, 280 + number, longest_s), 0.5 * weight
     for place, (name, cases, share) in enumerate(kinds):
         for last in (False, True):
             some = cases(precision, peak, 180 + 20 * place + 10 * last + number, longest_s, channels_last=last)
@@ -117,7 +121,12 @@ def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
         Chapter("dropout", elements.dropout_cases(103, largest), 0.5),
         Chapter("cat", elements.cat_cases(104, largest), 1.5),
         Chapter("reductions", elements.reduce_cases(105, largest), 2),
+        Chapter("losses", elements.nll_cases(107, largest), 0.3),
     ]
+    for n, family in enumerate(("reduce", "reduce-norm", "reduce-index", "scan")):
+        if family != "reduce":
+            plan.append(Chapter(family, elements.reduce_cases(290 + n, largest, family), 0.6))
+        plan.append(Chapter(f"short {family}", elements.short_reduce_cases(family, 295 + n, largest), 0.6))
     plan += [Chapter(f, elements.rows_cases(f, 110 + n, largest), 2 if "norm" in f else 1) for n, f in enumerate(_ROWS)]
     for n, family in enumerate(("group-norm-forward", "group-norm-backward")):
         plan.append(Chapter(family, elements.group_norm_cases(family, 120 + n, largest), 0.3))
@@ -130,6 +139,8 @@ def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
         for place, kind in enumerate(("max", "avg")):
             family = f"{kind}-pool-{way}"
             plan.append(Chapter(family, elements.pool_cases(family, 150 + 2 * n + place, largest), 0.8))
+            volumes = f"{kind}-pool3d-{way}"
+            plan.append(Chapter(volumes, elements.volume_pool_cases(volumes, 155 + 2 * n + place, largest), 0.4))
     plan.append(Chapter("foreach", elements.foreach_cases(160, largest), 3))
     if cuda:
         for n, family in enumerate(("fused-sgd", "fused-adam")):

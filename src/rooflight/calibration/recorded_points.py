@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from rooflight.ledger import Kernel, Ledger, Op
 from rooflight.ops.kernel_names import role_of
-from rooflight.ops.kernel_task import FAMILIES, Task
+from rooflight.ops.kernel_task import FAMILIES, Task, convolves
 from rooflight.ops.op_tasks import is_guess, tasks_of
 
 COMPILED = "compiled steps: their kernels do the work of several ops, in layouts of their own"
@@ -133,7 +133,7 @@ def _parts(op: Op, kernels: Sequence[Kernel]) -> list[tuple[Task, list[Kernel]]]
 
 def _split(tasks: Sequence[Task], kernels: list[Kernel]) -> list[list[Kernel]] | None:
     families = [task.family for task in tasks]
-    if families[0].startswith("conv-"):
+    if convolves(families[0]):
         return _convolution_parts(families, kernels)
     return _in_order(families, kernels)
 
@@ -187,7 +187,7 @@ def _convolution_parts(families: Sequence[str], kernels: list[Kernel]) -> list[l
             kernels = kernels[:-1]
     if len(families) == 1:
         return [kernels, *last]
-    if list(families) not in (["conv-dgrad", "conv-wgrad"], ["conv-forward", "conv-wgrad"]):
+    if [family.rpartition("-")[2] for family in families] not in (["dgrad", "wgrad"], ["forward", "wgrad"]):
         return None
     boundary = _boundary(kernels)
     return None if boundary is None else [kernels[:boundary], kernels[boundary:], *last]

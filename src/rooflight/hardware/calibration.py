@@ -15,7 +15,7 @@ import msgspec
 from rooflight.hardware.recorded_tables import MOST, TableFormat
 from rooflight.hardware.workspaces import WorkspacePoints, fault_of
 from rooflight.ledger import Value
-from rooflight.ops.kernel_task import FAMILIES, Task
+from rooflight.ops.kernel_task import FAMILIES, OUTPUT, Task, convolves
 
 FORMAT_VERSION = 1
 COMES_ALONG = "comes with rooflight"
@@ -85,7 +85,8 @@ def _fault_of(calibration: Calibration) -> str | None:
     """Its numbers are those of tasks that this rooflight knows."""
     for points in calibration.points:
         names = FAMILIES.get(points.family)
-        if names is None or not all(_is_point(row, len(names)) for row in points.rows):
+        lengths = () if names is None else (len(names), len(names) + (len(OUTPUT) if convolves(points.family) else 0))
+        if not all(_is_point(row, lengths) for row in points.rows):
             return f"its {points.family!r} points do not fit this rooflight"
     fault = fault_of(calibration.workspaces)
     if fault is not None:
@@ -98,8 +99,8 @@ def _fault_of(calibration: Calibration) -> str | None:
     return None
 
 
-def _is_point(row: Sequence[int], numbers: int) -> bool:
-    return len(row) == numbers + 3 and min(row) >= 0 and max(row) < MOST and bool(row[-3] and row[-2])
+def _is_point(row: Sequence[int], lengths: Sequence[int]) -> bool:
+    return len(row) - 3 in lengths and min(row) >= 0 and max(row) < MOST and bool(row[-3] and row[-2])
 
 
 _FORMAT = TableFormat(

@@ -13,7 +13,7 @@ from rooflight.ledger import Ledger, Op
 from rooflight.memory.context_memory import first_uses, kept_workspaces
 from rooflight.memory.cudnn_workspaces import ConvolutionWorkspaces
 from rooflight.memory.storage_lifetimes import StorageLifetimes, lifetimes_of
-from rooflight.ops.kernel_task import Task
+from rooflight.ops.kernel_task import Task, convolves
 from rooflight.ops.op_tasks import tasks_of
 from rooflight.ops.registry import result_bytes_of, workspace_of
 from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases
@@ -139,7 +139,9 @@ class OpWorkspaces:
                 phases.append(())
             elif is_convolution(op):
                 phases.append(())
-                asked.append((place, [task for task in tasks_of(op) if task.family.startswith("conv-")]))
+                # Workspaces of volumes were not recorded: they are taken to be those of one large image.
+                tasks = [task for task in tasks_of(op) if convolves(task.family)]
+                asked.append((place, [task._replace(family=task.family.replace("3d", "")) for task in tasks]))
             else:
                 phases.append(workspace_of(op, self._chip))
         if self._workspaces is not None:

@@ -10,7 +10,7 @@ seen to borrow (`memory/cudnn_workspaces`), and layouts of results on tensors wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from rooflight.ledger import Op, Tensor
@@ -85,30 +85,50 @@ def gradients_of(op: Op) -> tuple[bool, bool, bool]:
 # --- kernel tasks
 
 
-def _planes(tensor: Tensor) -> tuple[int, int, int, int]:
+def _planes(shape: Sequence[int]) -> tuple[int, int, int, int]:
     """Batch, channels, height and width; a sequence is an image of one row, a volume one of stacked slices."""
-    n, c, *sides = tensor.shape
+    n, c, *sides = shape
     if len(sides) == 1:
         return n, c, 1, sides[0]
     return n, c, sides[0] * (sides[1] if len(sides) == 3 else 1), sides[-1]
 
 
-def _task(op: Op, x: Tensor, out: Tensor, family: str) -> Task:
-    weight = op.tensor("weight")
+@dataclass(frozen=True)
+class Geometry:
+    """Of a convolution over one, two or three sides."""
+
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int = 1
+
+
+def convolution_numbers(
+    x: Sequence[int], kernel: Sequence[int], out: Sequence[int], geometry: Geometry, *, channels_last: bool
+) -> tuple[int, ...]:
+    """Of a task, from the shapes of input and output and the sides of the kernel."""
     n, c, h, w = _planes(x)
     _, k, p, q = _planes(out)
-    *outer, s = kernel = weight.shape[2:]
+    *outer, s = kernel
     # Where sides differ, that with the largest kernel speaks for all, and the output's own sides are told beside it.
     side = max(range(len(kernel)), key=lambda place: (kernel[place], place))
     stride, pad, dilation = (
-        _of_side(op.ints(name, [default]), side) for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
+        _of_side(values, side) for values in (geometry.stride, geometry.padding, geometry.dilation)
     )
-    groups = op.ints("groups", [1])[0]
-    layout = int(x.channels_last or weight.channels_last)
     r = prod(outer)
-    numbers = (n, c, h, w, k, r, s, stride, pad, dilation, groups, layout)
+    numbers = (n, c, h, w, k, r, s, stride, pad, dilation, geometry.groups, int(channels_last))
     follows = all(out == side_of(side, size, stride, pad, dilation) for out, side, size in ((p, h, r), (q, w, s)))
-    return Task(family, op.precision, numbers if follows else (*numbers, p, q))
+    return numbers if follows else (*numbers, p, q)
+
+
+def _task(op: Op, x: Tensor, out: Tensor, way: str) -> Task:
+    weight = op.tensor("weight")
+    geometry = Geometry(
+        op.ints("stride", [1]), op.ints("padding", [0]), op.ints("dilation", [1]), op.ints("groups", [1])[0]
+    )
+    last = x.channels_last or weight.channels_last
+    numbers = convolution_numbers(x.shape, weight.shape[2:], out.shape, geometry, channels_last=last)
+    return Task(f"{'conv3d' if len(weight.shape) == 5 else 'conv'}-{way}", op.precision, numbers)
 
 
 def _of_side(values: Sequence[int], side: int) -> int:
@@ -120,27 +140,22 @@ def _of_side(values: Sequence[int], side: int) -> int:
 def convolution_tasks(op: Op) -> list[Task]:
     x, out = _input(op), op.outputs[0]
     # A transposed convolution is the gradient of one that goes the other way.
-    main = _task(op, out, x, "conv-dgrad") if op.args.get("transposed") else _task(op, x, out, "conv-forward")
+    main = _task(op, out, x, "dgrad") if op.args.get("transposed") else _task(op, x, out, "forward")
     return [main, broadcast_task(out)] if op.has("bias") else [main]
 
 
-def is_over_volumes(op: Op) -> bool:
-    """Three sides: kernels of their own, none of which was timed."""
-    return "convolution" in op.packet and op.has("weight") and len(op.tensor("weight").shape) == 5
-
-
-_SWAPPED = {"conv-forward": "conv-dgrad", "conv-dgrad": "conv-forward", "conv-wgrad": "conv-wgrad"}
+_SWAPPED = {"forward": "dgrad", "dgrad": "forward", "wgrad": "wgrad"}
 
 
 @task("aten::convolution_backward")
 def convolution_backward_tasks(op: Op) -> list[Task]:
     grad, x = op.tensor("grad_output"), op.tensor("input")
     *wanted, bias = gradients_of(op)
-    families = [family for family, want in zip(("conv-dgrad", "conv-wgrad"), wanted, strict=True) if want]
+    ways = [way for way, want in zip(("dgrad", "wgrad"), wanted, strict=True) if want]
     if op.args.get("transposed"):
-        tasks = [_task(op, grad, x, _SWAPPED[family]) for family in families]
+        tasks = [_task(op, grad, x, _SWAPPED[way]) for way in ways]
     else:
-        tasks = [_task(op, x, grad, family) for family in families]
+        tasks = [_task(op, x, grad, way) for way in ways]
     if bias:
         channels = grad.shape[1]
         innermost = not grad.channels_last

@@ -60,6 +60,7 @@ _ELEMENTS = ("elements", "bytes_read", "bytes_written")
 _ROWS = ("rows", "columns")
 _CHANNELS = ("n", "c", "pixels", "channels_last")
 _POOL = ("planes", "h", "w", "kernel", "stride", "out_pixels", "channels_last")
+_REDUCTION = ("kept", "reduced", "innermost")
 _LISTS = ("tensors", "elements", "bytes_read", "bytes_written")
 
 
@@ -69,24 +70,33 @@ def _both_ways(numbers: tuple[str, ...], *families: str) -> dict[str, tuple[str,
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "gemm": ("batch", "m", "n", "k", "a_transposed", "b_transposed", "bias"),
-    **{f"conv-{way}": CONVOLUTION for way in ("forward", "dgrad", "wgrad")},
+    **{f"{kind}-{way}": CONVOLUTION for kind in ("conv", "conv3d") for way in ("forward", "dgrad", "wgrad")},
     **_both_ways(_ATTENTION, "attention-cudnn", "attention-flash", "attention-efficient"),
     **{f"attention-{kernel}-decode": _DECODE for kernel in ("cudnn", "flash", "efficient")},
     **dict.fromkeys(("plain", "copy", "cast", "math", "broadcast", "mixed"), _ELEMENTS),
     "strided": (*_ELEMENTS, "run"),
     "dropout": _ELEMENTS,
     "cat": ("tensors", *_ELEMENTS, "largest", "contiguous", "run"),
-    "reduce": ("kept", "reduced", "innermost"),
+    **dict.fromkeys(("reduce", "reduce-norm", "reduce-index"), _REDUCTION),
+    "scan": _REDUCTION,
     **_both_ways(_ROWS, "softmax", "layer-norm", "group-norm"),
+    "nll-forward": _ROWS,
     **{f"batch-norm-{kind}-{way}": _CHANNELS for kind in ("cudnn", "native") for way in ("train", "eval", "backward")},
     "embedding-forward": _ROWS,
     "embedding-backward": ("rows", "columns", "vocabulary"),
-    **_both_ways(_POOL, "max-pool", "avg-pool"),
+    **_both_ways(_POOL, "max-pool", "avg-pool", "max-pool3d", "avg-pool3d"),
     **dict.fromkeys(("foreach", "fused-sgd", "fused-adam"), _LISTS),
 }
 """What the numbers of each family mean, in their order. `run`: elements that lie side by side on both sides of a copy;
 `innermost`: the reduced axis is the one whose elements lie side by side; `largest`: elements of the largest input.
-`copy`: bytes as they lie, which the driver moves; `mixed`: arithmetic on inputs of several widths."""
+`copy`: bytes as they lie, which the driver moves; `mixed`: arithmetic on inputs of several widths. A volume is one of
+stacked slices: its height is that of all of them. `reduce-index`: of which element the largest is, too; `scan`: running
+sums, along `reduced`."""
+
+
+def convolves(family: str) -> bool:
+    return family.startswith(("conv-", "conv3d-"))
+
 
 _OF_FORWARD = [_ATTENTION.index(name) for name in _DECODE]
 _LENGTH_Q = _ATTENTION.index("length_q")
@@ -163,8 +173,8 @@ def strided_task(elements: int, dtype: str, run: int) -> Task:
     return Task("strided", precision_of(dtype), (max(1, elements), nbytes, nbytes, max(1, run)))
 
 
-def reduce_task(dtype: str, *, kept: int, reduced: int, innermost: bool) -> Task:
-    return Task("reduce", precision_of(dtype), (kept, max(1, reduced), int(innermost)))
+def reduce_task(dtype: str, *, kept: int, reduced: int, innermost: bool, family: str = "reduce") -> Task:
+    return Task(family, precision_of(dtype), (kept, max(1, reduced), int(innermost)))
 
 
 def row_sizes(tensor: Tensor, row: Sequence[int]) -> tuple[int, int]:

@@ -7,8 +7,8 @@ one constant.
 from __future__ import annotations
 
 from rooflight.ledger import Op
-from rooflight.ops.kernel_task import Task, plain_task, reduce_task
-from rooflight.ops.registry import Formula, Work, counted, formula, never_timed, task
+from rooflight.ops.kernel_task import Task, plain_task, precision_of, reduce_task
+from rooflight.ops.registry import Formula, Work, aten, counted, formula, never_timed, task
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 
@@ -128,8 +128,22 @@ formula("aten::_ctc_loss_backward")(
 
 @task("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 def nll_loss_tasks(op: Op) -> list[Task]:
-    """One number of every row is read, and they are added up."""
-    return [reduce_task(op.tensor("self").dtype, kept=1, reduced=op.tensor("target").numel, innermost=True)]
+    """One number of every row is read, and they are added up: by one block of threads, where rows are rows."""
+    x, target = op.tensor("self"), op.tensor("target")
+    if len(x.shape) > 2 or _reduction(op) == _NONE:
+        return [reduce_task(x.dtype, kept=1, reduced=target.numel, innermost=True)]
+    return [Task("nll-forward", precision_of(x.dtype), (max(1, target.numel), x.shape[-1]))]
+
+
+@task(*aten("mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss"))
+def loss_tasks(op: Op) -> list[Task]:
+    """A number for every pair, then their sum."""
+    x, target = op.tensor("self"), op.tensor("target")
+    count = max(x.numel, target.numel)
+    pairs = plain_task(count, x.nbytes + target.nbytes, count * x.itemsize, x.dtype)
+    if _reduction(op) == _NONE:
+        return [pairs]
+    return [pairs, reduce_task(x.dtype, kept=1, reduced=count, innermost=True)]
 
 
 @task("aten::nll_loss_backward", "aten::nll_loss2d_backward")

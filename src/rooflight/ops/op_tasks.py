@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rooflight.ledger import Op
-from rooflight.ops.convolution import is_over_volumes
 from rooflight.ops.kernel_task import Task
 from rooflight.ops.matmul import any_matrix_work
 from rooflight.ops.optimizers import is_over_lists, list_tasks
@@ -27,10 +26,10 @@ def _usual_tasks(op: Op) -> list[Task]:
 
 
 def is_guess(op: Op) -> bool:
-    """Are the op's tasks those of something simpler, because nothing like it is calibrated? A volume is one
-    large image then, a sort one pass over its bytes: the least it can take, and often far too little."""
+    """Are the op's tasks those of something simpler, because nothing like it is calibrated? A sort is one pass over
+    its bytes then: the least it can take, and often far too little."""
     if op.kind != "compute":
         return False
     if TASKS.find(op) is not None:
-        return is_over_volumes(op) or op.packet in COMPOSED
+        return op.packet in COMPOSED
     return op.cost is None or op.packet in NEVER_TIMED

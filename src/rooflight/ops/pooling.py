@@ -131,20 +131,25 @@ def max_unpool(op: Op) -> Work:
 # --- kernel tasks
 
 
-@task(*aten("max_pool2d_with_indices avg_pool2d max_pool2d_with_indices_backward avg_pool2d_backward"))
+@task(
+    *aten("max_pool2d_with_indices avg_pool2d max_pool2d_with_indices_backward avg_pool2d_backward"),
+    *aten("max_pool3d_with_indices avg_pool3d max_pool3d_with_indices_backward avg_pool3d_backward"),
+)
 def pool_tasks(op: Op) -> list[Task]:
     out = op.outputs[0] if way_of(op) == "forward" else op.tensor("grad_output")
     x = op.tensor("self")
     kernel = max(op.ints("kernel_size", [2]))
     stride = max(op.ints("stride", [kernel]) or [kernel])
-    *outer, h, w = x.shape
-    pixels = max(1, out.shape[-1] * out.shape[-2])
+    rank = _rank(op)
+    *slices, w = x.shape[-rank:]
+    pixels = max(1, prod(out.shape[-rank:]))
     kind = "max" if "max" in op.packet else "avg"
-    numbers = (prod(outer), h, w, kernel, stride, pixels, int(x.channels_last))
-    return [Task(f"{kind}-pool-{way_of(op)}", precision_of(x.dtype), numbers)]
+    # A volume is one of stacked slices.
+    numbers = (prod(x.shape[:-rank]), prod(slices), w, kernel, stride, pixels, int(x.channels_last))
+    return [Task(f"{kind}-pool{'3d' if rank == 3 else ''}-{way_of(op)}", precision_of(x.dtype), numbers)]
 
 
-@task("aten::_adaptive_avg_pool2d", "aten::adaptive_max_pool2d")
+@task(*aten("_adaptive_avg_pool2d adaptive_max_pool2d _adaptive_avg_pool3d adaptive_max_pool3d"))
 def adaptive_pool_tasks(op: Op) -> list[Task]:
     x, kept = op.tensor("self"), max(1, op.outputs[0].numel)
     return [reduce_task(x.dtype, kept=kept, reduced=x.numel // kept, innermost=not x.channels_last)]

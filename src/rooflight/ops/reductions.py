@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rooflight.ledger import Op, Tensor
-from rooflight.ops.kernel_task import Task, reduce_task
+from rooflight.ops.kernel_task import Task, plain_task, precision_of, reduce_task
 from rooflight.ops.pointwise import elementwise_tasks
 from rooflight.ops.reduction_buffers import LOW_PRECISIONS, ReductionKernel, accumulator, reduction_buffers
 from rooflight.ops.registry import Work, aten, counted, formula, task, workspace
@@ -124,7 +124,38 @@ def reduction_tasks(op: Op) -> list[Task]:
     axes = [axis % len(x.shape) for axis in op.ints("dim")] if x.shape else []
     order = memory_order(x)
     innermost = not axes or not order or order[-1] in axes
-    return [reduce_task(x.dtype, kept=kept, reduced=x.numel // kept, innermost=innermost)]
+    family = "reduce-norm" if "norm" in op.packet else "reduce-index" if _finds_places(op) else "reduce"
+    reduction = reduce_task(x.dtype, kept=kept, reduced=x.numel // kept, innermost=innermost, family=family)
+    return [reduction, *_logarithms(x, kept)] if op.packet == "aten::logsumexp" else [reduction]
+
+
+def _finds_places(op: Op) -> bool:
+    """Where the largest or smallest is, beside which it is."""
+    return "arg" in op.packet or len(op.outputs) == 2 and op.packet in ("aten::max", "aten::min")
+
+
+def _logarithms(x: Tensor, kept: int) -> list[Task]:
+    """What logsumexp does beside finding the largest: less the largest, their exponentials, the sum of those, its
+    logarithm and the largest again, a kernel each."""
+    size, few = x.nbytes, kept * x.itemsize
+    precision = precision_of(x.dtype)
+    return [
+        Task("broadcast", precision, (x.numel, size + few, size)),
+        Task("math", precision, (x.numel, size, size)),
+        reduce_task(x.dtype, kept=kept, reduced=x.numel // kept, innermost=True),
+        Task("math", precision, (kept, few, few)),
+        plain_task(kept, 2 * few, few, x.dtype),
+    ]
+
+
+@task("aten::cumsum", "aten::cumsum_", "aten::cumprod", "aten::cumprod_", "aten::logcumsumexp")
+def scan_tasks(op: Op) -> list[Task]:
+    x = op.tensor("self")
+    axis = op.ints("dim")[0] % len(x.shape) if x.shape else 0
+    length = max(1, x.shape[axis]) if x.shape else 1
+    order = memory_order(x)
+    innermost = not order or order[-1] == axis
+    return [reduce_task(x.dtype, kept=max(1, x.numel // length), reduced=length, innermost=innermost, family="scan")]
 
 
 # --- workspaces: a copy where the elements must be of another dtype, and the two-stage buffer

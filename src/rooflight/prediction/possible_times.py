@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rooflight.hardware.device import Device
-from rooflight.ops.kernel_task import Task
+from rooflight.ops.kernel_task import Task, convolves
 from rooflight.prediction.calibrated.baseline import columns, convolution_bytes, itemsize, matrix_flops, task_bytes
 
 ALLOWANCE = 0.9
@@ -22,6 +22,7 @@ _COMPULSORY = {
     "batch-norm-cudnn-train": 2 / 3, "batch-norm-native-train": 2 / 3, "batch-norm-cudnn-backward": 3 / 5,
     "batch-norm-native-backward": 3 / 5, "layer-norm-backward": 3 / 4, "group-norm-backward": 3 / 5,
     "embedding-forward": 1 / 2, "embedding-backward": 0.0, "max-pool-backward": 1 / 2, "avg-pool-backward": 1 / 2,
+    "max-pool3d-backward": 1 / 2, "avg-pool3d-backward": 1 / 2, "nll-forward": 0.0,
 }  # fmt: skip
 """What part of a family's bytes must be moved at least: the baseline counts some tensors twice, as kernels do, and rows
 of a table that are read several times may stay in a cache."""
@@ -44,7 +45,7 @@ def least_time(task: Task, device: Device) -> LeastTime:
     peak = device.peak(task.precision)
     if flops is not None and peak is not None:
         count = float(flops[0])
-        if task.family.startswith("conv-") and float(named["r"][0] * named["s"][0]) > 1:
+        if convolves(task.family) and float(named["r"][0] * named["s"][0]) > 1:
             count /= _FAST_CONVOLUTION
         compute = LeastTime(count / peak.value, f"{peak.value / 1e12:,.4g} TFLOP/s in {task.precision}")
     bandwidth = device.bandwidth_bytes_per_s.value
@@ -58,7 +59,7 @@ def _bytes(task: Task, named: dict[str, np.ndarray[tuple[int], np.dtype[np.float
     if task.family == "gemm":
         m, n, k = named["m"], named["n"], named["k"]
         return float((named["batch"] * (m * k + k * n + m * n) * size)[0])
-    if task.family.startswith("conv-"):
+    if convolves(task.family):
         strided = named["stride"] ** 2 > named["r"] * named["s"]  # such a kernel passes over pixels
         return 0.0 if bool(strided[0]) else float(convolution_bytes(named, task.precision)[0])
     if task.family.startswith("attention-"):

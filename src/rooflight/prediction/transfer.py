@@ -15,7 +15,7 @@ import numpy as np
 
 from rooflight.hardware.device import Device
 from rooflight.hardware.power import kept_up
-from rooflight.ops.kernel_task import Task, rows_of
+from rooflight.ops.kernel_task import Task, convolves, rows_of
 from rooflight.prediction.calibrated.baseline import (
     LAUNCH_S,
     columns,
@@ -98,7 +98,7 @@ class _Side:
         flops = matrix_flops(family, c)
         if flops is None:
             return np.zeros(len(numbers))
-        if not family.startswith("conv-"):
+        if not convolves(family):
             return flops / rate * (_BACKWARD if family.endswith("backward") else 1.0)
         m, n, k = convolution_product(family, c)
         thin = flops / self._flops_per_s("fp32")
@@ -131,7 +131,7 @@ def _blocks(family: str, numbers: Array, nbytes: Array) -> Array:
     c = columns(family, numbers)
     if family == "gemm":
         rows, cols, depth, count = c["m"], c["n"], c["k"], c["batch"]
-    elif family.startswith("conv-"):
+    elif convolves(family):
         (rows, cols, depth), count = convolution_product(family, c), c["groups"]
     elif family.endswith("-decode"):
         return c["batch"] * c["heads_kv"] * np.clip(c["length_kv"] / 512, 1, 64)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rooflight.errors import RooflightError
-from rooflight.ops.kernel_task import CONVOLUTION, FAMILIES, OUTPUT, Task, copy_task
+from rooflight.ops.kernel_task import CONVOLUTION, FAMILIES, OUTPUT, Task, convolves, copy_task
 from rooflight.spec import execution, is_live
 from rooflight.trace.target import HOPPER, generation, target_for
 
@@ -167,16 +167,16 @@ def has_fp32_products(step: Step) -> bool:
 
 
 def _could_be_tf32(task: Task) -> bool:
-    return task.precision == "fp32" and task.family.startswith(("gemm", "conv-"))
+    return task.precision == "fp32" and (task.family == "gemm" or convolves(task.family))
 
 
 def has_convolutions(step: Step) -> bool:
-    return any(task.family.startswith("conv-") for task in step.tasks)
+    return any(convolves(task.family) for task in step.tasks)
 
 
 def is_channels_last(step: Step) -> bool:
     layout = CONVOLUTION.index("channels_last")
-    return any(task.family.startswith("conv-") and task.numbers[layout] for task in step.tasks)
+    return any(convolves(task.family) and task.numbers[layout] for task in step.tasks)
 
 
 def _changed(step: Step, change: Callable[[Task], Task]) -> Step:

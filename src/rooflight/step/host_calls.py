@@ -21,11 +21,11 @@ from rooflight.ops.op_tasks import tasks_of
 from rooflight.step.cache_reuse import Array
 
 _CLASSES = (
-    ("gemm", "gemm"), ("conv-", "conv"), ("attention-cudnn", "attention-cudnn"), ("attention-flash", "attention-flash"),
+    ("gemm", "gemm"), ("conv", "conv"), ("attention-cudnn", "attention-cudnn"), ("attention-flash", "attention-flash"),
     ("attention-", "attention-efficient"), ("batch-norm-native", "batch-norm-native"), ("batch-norm", "batch-norm"),
     ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"), ("copy", "plain"),
     ("cast", "plain"), ("mixed", "broadcast"), ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"),
-    ("dropout", "dropout"), ("cat", "cat"), ("reduce", "reduce"), ("softmax", "softmax"), ("embedding", "embedding"),
+    ("dropout", "dropout"), ("cat", "cat"), ("reduce", "reduce"), ("scan", "reduce"), ("softmax", "softmax"), ("embedding", "embedding"),
     ("max-pool", "pool"), ("avg-pool", "pool"),
 )  # fmt: skip
 _INSTEAD = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.ops.kernel_task import FAMILIES, OUTPUT, with_output
+from rooflight.ops.kernel_task import FAMILIES, OUTPUT, convolves, with_output
 from rooflight.step.cache_reuse import Array
 
 LAUNCH_S = 1.5e-6
@@ -54,7 +54,7 @@ def itemsize(precision: str) -> int:
 
 def columns(family: str, numbers: Array) -> dict[str, Array]:
     names = FAMILIES[family]
-    if family.startswith("conv-"):
+    if convolves(family):
         names, numbers = (*names, *OUTPUT), with_output(numbers)
     return {name: numbers[:, place] for place, name in enumerate(names)}
 
@@ -98,9 +98,9 @@ def convolution_product(family: str, c: dict[str, Array]) -> tuple[Array, Array,
     """Rows, columns and depth of the matrix product that a convolution is, for one group."""
     pixels, inputs = c["n"] * c["p"] * c["q"], c["c"] / c["groups"]
     outputs, window = c["k"] / c["groups"], c["r"] * c["s"]
-    if family == "conv-forward":
+    if family.endswith("-forward"):
         return pixels, outputs, inputs * window
-    if family == "conv-dgrad":
+    if family.endswith("-dgrad"):
         return c["n"] * c["h"] * c["w"], inputs, outputs * np.ceil(window / c["stride"] ** 2)
     return outputs, inputs * window, pixels
 
@@ -145,7 +145,7 @@ def matrix_flops(family: str, c: dict[str, Array]) -> Array | None:
     """Useful FLOPs of matrix work; `None` for other tasks."""
     if family == "gemm":
         return 2 * c["batch"] * c["m"] * c["n"] * c["k"]
-    if family.startswith("conv-"):
+    if convolves(family):
         m, n, k = convolution_product("conv-forward", c)  # its gradients take as many
         return 2 * m * n * k * c["groups"]
     if family.startswith("attention-"):
@@ -186,7 +186,7 @@ def moved_bytes(family: str, precision: str, numbers: Array) -> Array:
     c = columns(family, numbers)
     if family == "gemm":
         return _product_bytes(c, precision)
-    if family.startswith("conv-"):
+    if convolves(family):
         return convolution_bytes(c, precision) + relaid_bytes(c, precision)
     if family.startswith("attention-"):
         return (_BACKWARD_BYTES if family.endswith("backward") else 1.0) * _attention_bytes(c, precision)
@@ -214,8 +214,8 @@ def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
     size = itemsize(precision)
     if "bytes_read" in c:
         return c["bytes_read"] + c["bytes_written"]
-    if family == "reduce":
-        return c["kept"] * c["reduced"] * size
+    if "reduced" in c:
+        return (2 if family == "scan" else 1) * c["kept"] * c["reduced"] * size
     if family.startswith("batch-norm"):
         passes = {"train": 3, "eval": 2, "backward": 5}[family.rpartition("-")[2]]
         return passes * c["n"] * c["c"] * c["pixels"] * size
@@ -234,7 +234,7 @@ _BACKWARD_BYTES = 2.5
 
 _MATRIX: dict[str, Callable[[dict[str, Array], str, Speed], Array]] = {
     "gemm": _gemm,
-    **{family: _convolution(family) for family in ("conv-forward", "conv-dgrad", "conv-wgrad")},
+    **{family: _convolution(family) for family in FAMILIES if convolves(family)},
     **{
         f"attention-{kernel}-{way}": _attention(factor)
         for kernel in ("cudnn", "flash", "efficient")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from rooflight.ops.kernel_task import FAMILIES
+from rooflight.ops.kernel_task import FAMILIES, convolves
 from rooflight.prediction.calibrated.baseline import columns, convolution_product, itemsize
 from rooflight.step.cache_reuse import Array
 
@@ -27,11 +27,10 @@ WEIGHTS: dict[str, dict[str, float]] = {
              "width_aligned": 1.5},
     "attention": {"length_q": 1.2, "length_kv": 1.2, "head_dim": 1.5, "bias": 1.5, "shared": 0.5, "aligned": 0.2},
     "batch-norm": {"channels_last": 2},
-    "max-pool-forward": {"channels_last": 2},
-    "max-pool-backward": {"channels_last": 2},
-    "avg-pool-forward": {"channels_last": 2},
-    "avg-pool-backward": {"channels_last": 2},
-    "reduce": {"innermost": 3, "aligned": 0.7, "to_one": 2},
+    **{family: {"channels_last": 2} for family in FAMILIES if "-pool" in family},
+    **dict.fromkeys(
+        ("reduce", "reduce-norm", "reduce-index", "scan"), {"innermost": 3, "aligned": 0.7, "to_one": 2}
+    ),
     **{family: {"density": 1.5} for family in _STREAMED},
     **{family: {"density": 1.5, "tensors": 0.7} for family in ("foreach", "fused-sgd", "fused-adam")},
     "cat": {"density": 1.5, "tensors": 0.7, "run": 0.7, "contiguous": 8},
@@ -134,7 +133,7 @@ def _elements(family: str, c: dict[str, Array]) -> dict[str, Array]:
 
 
 def _others(family: str, c: dict[str, Array]) -> dict[str, Array]:
-    if family == "reduce":
+    if "reduced" in c:
         row = np.where(c["innermost"] > 0, c["reduced"], c["kept"])
         return {
             "kept": _log(c["kept"]),
@@ -154,7 +153,7 @@ def coordinates(family: str, precision: str, numbers: Array) -> dict[str, Array]
     c = columns(family, numbers)
     if family == "gemm":
         return _gemm(c)
-    if family.startswith("conv-"):
+    if convolves(family):
         return _convolution(family, c, precision)
     if family.startswith("attention-"):
         return _decode(c) if family.endswith("-decode") else _attention(c)
@@ -163,7 +162,9 @@ def coordinates(family: str, precision: str, numbers: Array) -> dict[str, Array]
 
 def group(family: str) -> str:
     """Families whose coordinates count alike."""
-    return next((name for name in ("conv", "attention", "batch-norm") if family.startswith(f"{name}-")), family)
+    if convolves(family):
+        return "conv"
+    return next((name for name in ("attention", "batch-norm") if family.startswith(f"{name}-")), family)
 
 
 def features(family: str, precision: str, numbers: Array) -> Array:

@@ -18,7 +18,11 @@ from rooflight.step.cache_reuse import Array
 _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
 """Whose efficiency is taken where a precision was not calibrated."""
 _FAMILY_FALLBACKS = {"flash": ("cudnn", "efficient"), "cudnn": ("flash", "efficient"), "efficient": ("flash", "cudnn")}
-_BEFORE = {"copy": "plain", "mixed": "broadcast"}
+_BEFORE = {
+    "copy": "plain", "mixed": "broadcast", "reduce-norm": "reduce", "reduce-index": "reduce", "scan": "reduce", "nll-forward": "embedding-forward",
+    **{f"conv3d-{way}": f"conv-{way}" for way in ("forward", "dgrad", "wgrad")},
+    **{f"{kind}-pool3d-{way}": f"{kind}-pool-{way}" for kind in ("max", "avg") for way in ("forward", "backward")},
+}  # fmt: skip
 """Among which families the points of others are in calibrations of before these had their own."""
 _REACH, _NOISE = 8.0, 0.03
 _FULL = ("fused-sgd", "fused-adam")
@@ -64,7 +68,7 @@ class CalibratedModel:
             for family, some in ((points.family, rows), (points.family.replace("forward", "decode"), one_query)):
                 if some:
                     groups.setdefault((family, points.precision), []).extend(some)
-        return {key: np.array(rows, dtype=np.float64) for key, rows in groups.items()}
+        return {key: _as_table(*key, rows) for key, rows in groups.items()}
 
     @cached_property
     def shortest_s(self) -> float:
@@ -96,6 +100,14 @@ class CalibratedModel:
                 if (rows := self._points.get((kind, width))) is not None:
                     return kind, width, rows
         return family, precision, np.empty((0, len(FAMILIES[family]) + 3))
+
+
+def _as_table(family: str, precision: str, rows: Sequence[Sequence[int]]) -> Array:
+    """Numbers and times. Some convolutions tell the sides of their output."""
+    if len({len(row) for row in rows}) == 1:
+        return np.array(rows, dtype=np.float64)
+    numbers = rows_of([Task(family, precision, tuple(row[:-3])) for row in rows], np.float64)
+    return np.hstack([numbers, np.array([row[-3:] for row in rows], dtype=np.float64)])
 
 
 def _similar(family: str) -> list[str]:
