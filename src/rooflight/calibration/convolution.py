@@ -8,7 +8,7 @@ from math import prod
 import torch
 
 from rooflight.calibration.case import DTYPES, Call, Cases, TensorPool, case
-from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, whole
+from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, unusual, whole
 from rooflight.ops.convolution import Geometry, convolution_numbers
 from rooflight.ops.kernel_task import Task, side_of
 
