@@ -245,9 +245,39 @@ def test_matrix_work_runs_on_tensor_cores_where_they_have_the_precision():
     ("2080ti", "rtx-2080-ti"), ("RTX 2080 Ti", "rtx-2080-ti"), ("gtx1080ti", "gtx-1080-ti"), ("m3 max", "m3-max"),
     ("Apple M4 Max GPU", "m4-max"), ("a10g", "a10g"), ("A10", "a10"), ("l40", "l40"), ("L40S", "l40s"), ("a6000", "rtx-a6000"),
     ("rtx6000ada", "rtx-6000-ada"), ("GB200 NVL72", "gb200"), ("H100 PCIe", "h100-pcie"), ("  H200  ", "h200"),
+    ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx-4070-ti-super"), ("rtx4070tisuper", "rtx-4070-ti-super"),
+    ("4070 ti super", "rtx-4070-ti-super"), ("RTX 4070 Ti", "rtx-4070-ti"), ("4070super", "rtx-4070-super"), ("3090ti", "rtx-3090-ti"),
+    ("Tesla V100-SXM2-16GB", "v100-sxm2-16"), ("A100 80GB PCIe", "a100-pcie-80"), ("NVIDIA A100-PCIE-40GB", "a100-pcie-40"),
+    ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"), ("NVIDIA H100 80GB HBM3", "h100-sxm"), ("NVIDIA GH200 480GB", "gh200"),
+    ("Tesla T4", "t4"), ("NVIDIA A10G", "a10g"), ("TITAN RTX", "titan-rtx"), ("titanrtx", "titan-rtx"), ("rtxa4000", "rtx-a4000"),
+    ("RTX 4000 Ada", "rtx-4000-ada"), ("1660ti", "gtx-1660-ti"), ("GeForce GTX TITAN X", "titan-x-maxwell"),
+    # with the size of the memory
+    ("RTX 4090 24GB", "rtx-4090"), ("NVIDIA GeForce RTX 4090 24 GB", "rtx-4090"), ("A100 80 GB PCIe", "a100-pcie-80"),
+    ("H100 80GB PCIe", "h100-pcie"), ("Titan RTX 24GB", "titan-rtx"), ("RTX 3080 10GB", "rtx-3080"), ("rtx3080-12gb", "rtx-3080-12"),
 ])  # fmt: skip
 def test_devices_are_found_by_any_spelling(text, name):
     assert find(text).name == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # of laptops
+        "NVIDIA GeForce RTX 4090 Laptop GPU", "RTX 4090 Mobile", "GeForce RTX 2080 with Max-Q Design", "NVIDIA RTX A4000 Laptop GPU",
+        # another generation, or another chip, of that number
+        "Quadro RTX 6000", "RTX 6000", "Quadro RTX 4000", "RTX 4000 SFF Ada Generation", "NVIDIA RTX PRO 4000 Blackwell", "RTX 2080 SUPER",
+        "NVIDIA GeForce RTX 4090 D", "GTX 1660", "GTX 1660 SUPER", "V100S-PCIE-32GB", "A100X", "A800 80GB", "GTX TITAN", "titan",
+        "TITAN Xp",
+        # other memory
+        "RTX 4060 Ti 16GB", "RTX 5060 Ti 8GB", "RTX 2060 12GB", "RTX 3060 8GB", "H20 141GB", "P100 12GB", "A16 64GB",
+        # another maker's, and parts of one
+        "Tesla M4", "Apple A16", "AMD A100", "NVIDIA A16-16Q", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "nvidia", "rtx",
+    ],
+)  # fmt: skip
+def test_a_name_never_finds_another_board(text):
+    with pytest.raises(BadInput, match="there is no device"):
+        find(text)
+    assert recognise_name(text) is None
 
 
 @EVERY
