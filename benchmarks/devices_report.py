@@ -131,9 +131,10 @@ def names(devices: tuple[Device, ...]) -> list[str]:
     rows = [(device.name, ", ".join(device.aliases), ", ".join(device.recognised_as)) for device in devices]
     return [
         "## Names",
-        "Names may be typed as people write them: `rtx4090`, `RTX 4090`, `4090`, `A100-40GB`, `a100 80gb`, `2080ti`, "
-        "`Tesla V100` and `NVIDIA GeForce RTX 3090` are found; case, hyphens, the vendor's words and the order of the words "
-        "do not matter. A device in the machine is recognised by the whole name that the driver or torch reports. A processor counts "
+        "Names may be typed as people write them: `rtx4090`, `RTX 4090 24GB`, `4090`, `A100-40GB`, `a100 80gb`, `2080ti`, "
+        "`rtx4070tisuper`, `Tesla V100` and `NVIDIA GeForce RTX 3090` are found; case, hyphens, the vendor's words and the "
+        "order of the words do not matter. A board with another size of memory, a laptop's GPU and another maker's are not "
+        "taken for it. A device in the machine is recognised by the whole name that the driver or torch reports. A processor counts "
         "as known only if the machine has all its cores; else its peaks are computed from /proc/cpuinfo, and its memory "
         "bandwidth is left to `rooflight calibrate`.",
         table_markdown(Table("", columns, tuple(rows))),

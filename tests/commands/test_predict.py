@@ -220,20 +220,19 @@ def test_ppp_asks_for_the_spec_tier(predicted):
 
 # --- devices that nobody described, and Apple's ---
 
-NUMBERS = "name=rtx-4070-super,memory=12GB,bandwidth=504GB/s,fp32=35.5T,fp16=71T,sms=56,clock=2475MHz,capability=89"
+NUMBERS = "name=rtx-4075,memory=12GB,bandwidth=504GB/s,fp32=35.5T,fp16=71T,sms=56,clock=2475MHz,capability=89"
 
 
 def test_a_few_numbers_stand_for_a_device(run, predicted):
     found = predicted("resnet18", "--on", f"a100,{NUMBERS};h200", "--batch", 8)
     rows = {row["device"]: row for row in found["predictions"]}
-    assert list(rows) == ["a100-sxm-80", "rtx-4070-super", "h200"]
-    assert rows["rtx-4070-super"]["tier"] == "transferred"
-    assert rows["rtx-4070-super"]["memory"]["usable_bytes"] < 12 * 2**30
+    assert list(rows) == ["a100-sxm-80", "rtx-4075", "h200"]
+    assert rows["rtx-4075"]["tier"] == "transferred"
+    assert rows["rtx-4075"]["memory"]["usable_bytes"] < 12 * 2**30
     assert any(
-        note.startswith("rtx-4070-super: not given, so assumed: bf16 71T (as fp16), tf32 35.5T")
-        for note in found["notes"]
+        note.startswith("rtx-4075: not given, so assumed: bf16 71T (as fp16), tf32 35.5T") for note in found["notes"]
     )
-    assert any("rtx-4070-super: nothing tells its cache (l2_bytes)" in note for note in found["notes"])
+    assert any("rtx-4075: nothing tells its cache (l2_bytes)" in note for note in found["notes"])
     code, _, err = run("resnet18", "--on", "memory=12GB")
     assert code == 2 and err.count("\n") == 1
     assert "'memory=12GB' does not describe a device yet: add bandwidth=864GB/s and fp32=91.6T" in err

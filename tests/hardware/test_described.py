@@ -18,8 +18,8 @@ LEAST = "memory=12GB,bandwidth=504GB/s,fp32=35.5T"
 
 
 def test_what_is_given_is_taken():
-    device = find(f"{ALL},name=rtx-4070-super,pcie=31.5GB/s")
-    assert (device.name, device.vendor, device.capability, device.kind) == ("rtx-4070-super", "NVIDIA", 89, "gpu")
+    device = find(f"{ALL},name=rtx-4075,pcie=31.5GB/s")
+    assert (device.name, device.vendor, device.capability, device.kind) == ("rtx-4075", "NVIDIA", 89, "gpu")
     assert (device.sms.value, device.clock_hz.value, device.tdp_w.value) == (56, 2.475e9, 220)
     assert (device.memory_bytes.value, device.l2_bytes.value) == (12 * 2**30, 48 * 2**20)  # as data sheets mean them
     assert (device.bandwidth_bytes_per_s.value, device.links_bytes_per_s["pcie"].value) == (504e9, 31.5e9)
@@ -167,13 +167,13 @@ def test_the_example_describes_a_device():
 
 @pytest.fixture
 def unknown_gpu(monkeypatch):
-    """Torch sees an RTX 4070 SUPER; clocks are in kHz, as CUDA has them."""
+    """Torch sees an RTX 4075, which nobody made; clocks are in kHz, as CUDA has them."""
     about = SimpleNamespace(
         total_memory=12 * 2**30, multi_processor_count=56, L2_cache_size=48 * 2**20, major=8, minor=9,
         clock_rate=2_475_000, memory_clock_rate=10_501_000, memory_bus_width=192,
     )  # fmt: skip
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA GeForce RTX 4070 SUPER")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA GeForce RTX 4075")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
     return about
@@ -183,10 +183,10 @@ def test_a_gpu_that_is_not_known_is_told_in_numbers_that_can_be_given(unknown_gp
     with pytest.raises(BadInput) as caught:
         devices_of("here")
     message = caught.value.on_command_line
-    assert message.startswith("NVIDIA GeForce RTX 4070 SUPER, the device of this machine, is not in the database: give")
+    assert message.startswith("NVIDIA GeForce RTX 4075, the device of this machine, is not in the database: give")
     assert "\n" not in message
     device = find(message.partition("--on '")[2].rstrip("'"))
-    assert device.name == "nvidia-geforce-rtx-4070-super" and device.bandwidth_bytes_per_s.value == 504e9
+    assert device.name == "nvidia-geforce-rtx-4075" and device.bandwidth_bytes_per_s.value == 504e9
     assert (device.sms.value, device.clock_hz.value, device.l2_bytes.value) == (56, 2.475e9, 48 * 2**20)
     assert device.core_peak("fp32").value == pytest.approx(35.5e12, rel=1e-3)
 

@@ -47,7 +47,9 @@ def test_the_devices_that_were_asked_for_are_there():
         a100-sxm-40 a100-sxm-80 a100-pcie-40 a100-pcie-80 h100-sxm h100-pcie h100-nvl h200 gh200 b200 mi250x mi250x-board
         mi300x k20x titan-x-maxwell epyc-9654 xeon-8480 rtx-5090 rtx-5080 rtx-5070 rtx-pro-6000 rtx-4080 rtx-4070 rtx-4060-ti
         rtx-3090-ti rtx-3080 rtx-3070 rtx-3060 rtx-2080-ti gtx-1080-ti titan-v quadro-rtx-8000 rtx-a5000 rtx-6000-ada a10g
-        a30 l20 l40 h20 gb200 b300 p4 mi100 mi210 mi325x mi355x m3 m3-max m4 m4-max""".split()
+        a30 l20 l40 h20 gb200 b300 p4 mi100 mi210 mi325x mi355x m3 m3-max m4 m4-max gtx-1660-ti rtx-2060 rtx-2070 rtx-2080
+        titan-rtx rtx-3060-ti rtx-3070-ti rtx-3080-12 rtx-3080-ti rtx-a4000 a2 a16 rtx-4060 rtx-4070-super rtx-4070-ti
+        rtx-4070-ti-super rtx-4080-super rtx-4000-ada rtx-5000-ada rtx-5060-ti rtx-5070-ti""".split()
     assert set(wanted) <= set(names())
     assert len(names()) == len(set(names())) == len(list(SPECS.glob("*.toml")))
 
@@ -95,6 +97,8 @@ HALF_RATE = {"a10g", "l20", "l40"} | {
 """Boards that do half of their fp16 peak when they add up in fp32."""
 CAPPED = {"h20"}
 """Boards whose tensor cores are held below what they could do."""
+WITHOUT_TENSOR_CORES = {"gtx-1660-ti"}
+"""Boards that have none, unlike the others of their compute capability."""
 FP64_LANES = {35: 64, 37: 64, 52: 4, 60: 32, 61: 4, 70: 32, 75: 2, 80: 32, 86: 2, 89: 2, 90: 64, 100: 64, 120: 2}
 """Of one multiprocessor: the same table of the CUDA C++ Programming Guide as `LANES`."""
 
@@ -109,7 +113,7 @@ def test_peaks_follow_from_units_and_clock(name):
     if device.capability in FP64_LANES and name not in CAPPED and "fp64" in device.core_flops_per_s:
         expected = cycles * FP64_LANES[device.capability] * 2
         assert device.core_flops_per_s["fp64"].value == near(expected, rel=0.03)
-    if device.capability in TENSOR_FLOPS_A_CYCLE and name not in CAPPED:
+    if device.capability in TENSOR_FLOPS_A_CYCLE and name not in CAPPED | WITHOUT_TENSOR_CORES:
         share = device.tensor_flops_per_s["fp16"].value / (cycles * TENSOR_FLOPS_A_CYCLE[device.capability])
         whole = 0.5 if name in HALF_RATE else 1.0
         assert 0.86 * whole < share < 1.01 * whole
@@ -132,7 +136,7 @@ def test_tensor_peaks_go_together(name):
 @EVERY
 def test_ridge_points_are_those_of_real_chips(name):
     device = DEVICES[name]
-    assert 5 < device_tables.ridge(device, device.core_peak("fp32")) < 110
+    assert 5 < device_tables.ridge(device, device.core_peak("fp32")) < 115
     half = device.peak("fp16") or device.peak("bf16")
     if half is not None:
         assert 25 < device_tables.ridge(device, half) < 720 or device.vendor == "Apple" or name == "h20"
@@ -144,7 +148,7 @@ def test_power_and_caches_are_those_of_real_chips(name):
     if device.tdp_w is not None and device.kind == "gpu":
         per_watt = device.core_flops_per_s["fp32"].value / device.tdp_w.value
         assert 1e10 < per_watt < 5e11
-        assert 60 < device.tdp_w.value / max(1, device.name.count("board") * 2) <= 1400
+        assert 60 <= device.tdp_w.value / max(1, device.name.count("board") * 2) <= 1400
     if device.l2_bytes is not None and device.kind == "gpu":
         assert 2**19 < device.l2_bytes.value < 2**28
 
@@ -172,6 +176,17 @@ def test_power_and_caches_are_those_of_real_chips(name):
     ("b300", "tensor_flops_per_s", "fp8", 4500),
     ("mi355x", "tensor_flops_per_s", "fp16", 2516.6),
     ("m4-max", "core_flops_per_s", "fp32", 40 * 128 * 2 * 1678e6 / 1e12),
+    ("gtx-1660-ti", "core_flops_per_s", "fp16", 24 * 128 * 2 * 1770e6 / 1e12),
+    ("rtx-2080", "tensor_flops_per_s", "fp16", 40.3),
+    ("titan-rtx", "tensor_flops_per_s", "fp16", 130.5),
+    ("rtx-3080-ti", "core_flops_per_s", "fp32", 34.1),
+    ("rtx-a4000", "tensor_flops_per_s", "fp16", 153.4 / 2),
+    ("a2", "tensor_flops_per_s", "int8", 36.25),
+    ("a16", "tensor_flops_per_s", "bf16", 17.97),
+    ("rtx-4070-ti-super", "core_flops_per_s", "fp32", 44.1),
+    ("rtx-4080-super", "tensor_flops_per_s", "int8", 836 / 2),
+    ("rtx-5000-ada", "tensor_flops_per_s", "fp8", 1044.4 / 2),
+    ("rtx-5070-ti", "core_flops_per_s", "fp32", 43.94),
 ])  # fmt: skip
 def test_known_peaks(name, table, precision, value):
     assert tera(name, table, precision) == near(value)
@@ -230,9 +245,39 @@ def test_matrix_work_runs_on_tensor_cores_where_they_have_the_precision():
     ("2080ti", "rtx-2080-ti"), ("RTX 2080 Ti", "rtx-2080-ti"), ("gtx1080ti", "gtx-1080-ti"), ("m3 max", "m3-max"),
     ("Apple M4 Max GPU", "m4-max"), ("a10g", "a10g"), ("A10", "a10"), ("l40", "l40"), ("L40S", "l40s"), ("a6000", "rtx-a6000"),
     ("rtx6000ada", "rtx-6000-ada"), ("GB200 NVL72", "gb200"), ("H100 PCIe", "h100-pcie"), ("  H200  ", "h200"),
+    ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx-4070-ti-super"), ("rtx4070tisuper", "rtx-4070-ti-super"),
+    ("4070 ti super", "rtx-4070-ti-super"), ("RTX 4070 Ti", "rtx-4070-ti"), ("4070super", "rtx-4070-super"), ("3090ti", "rtx-3090-ti"),
+    ("Tesla V100-SXM2-16GB", "v100-sxm2-16"), ("A100 80GB PCIe", "a100-pcie-80"), ("NVIDIA A100-PCIE-40GB", "a100-pcie-40"),
+    ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"), ("NVIDIA H100 80GB HBM3", "h100-sxm"), ("NVIDIA GH200 480GB", "gh200"),
+    ("Tesla T4", "t4"), ("NVIDIA A10G", "a10g"), ("TITAN RTX", "titan-rtx"), ("titanrtx", "titan-rtx"), ("rtxa4000", "rtx-a4000"),
+    ("RTX 4000 Ada", "rtx-4000-ada"), ("1660ti", "gtx-1660-ti"), ("GeForce GTX TITAN X", "titan-x-maxwell"),
+    # with the size of the memory
+    ("RTX 4090 24GB", "rtx-4090"), ("NVIDIA GeForce RTX 4090 24 GB", "rtx-4090"), ("A100 80 GB PCIe", "a100-pcie-80"),
+    ("H100 80GB PCIe", "h100-pcie"), ("Titan RTX 24GB", "titan-rtx"), ("RTX 3080 10GB", "rtx-3080"), ("rtx3080-12gb", "rtx-3080-12"),
 ])  # fmt: skip
 def test_devices_are_found_by_any_spelling(text, name):
     assert find(text).name == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # of laptops
+        "NVIDIA GeForce RTX 4090 Laptop GPU", "RTX 4090 Mobile", "GeForce RTX 2080 with Max-Q Design", "NVIDIA RTX A4000 Laptop GPU",
+        # another generation, or another chip, of that number
+        "Quadro RTX 6000", "RTX 6000", "Quadro RTX 4000", "RTX 4000 SFF Ada Generation", "NVIDIA RTX PRO 4000 Blackwell", "RTX 2080 SUPER",
+        "NVIDIA GeForce RTX 4090 D", "GTX 1660", "GTX 1660 SUPER", "V100S-PCIE-32GB", "A100X", "A800 80GB", "GTX TITAN", "titan",
+        "TITAN Xp",
+        # other memory
+        "RTX 4060 Ti 16GB", "RTX 5060 Ti 8GB", "RTX 2060 12GB", "RTX 3060 8GB", "H20 141GB", "P100 12GB", "A16 64GB",
+        # another maker's, and parts of one
+        "Tesla M4", "Apple A16", "AMD A100", "NVIDIA A16-16Q", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "nvidia", "rtx",
+    ],
+)  # fmt: skip
+def test_a_name_never_finds_another_board(text):
+    with pytest.raises(BadInput, match="there is no device"):
+        find(text)
+    assert recognise_name(text) is None
 
 
 @EVERY
@@ -251,7 +296,7 @@ def test_only_the_whole_name_is_recognised():
 
 
 @pytest.mark.parametrize(("text", "near_name"), [
-    ("h2000", "h200"), ("a1000", "a100"), ("rtx4091", "rtx-4090"), ("NVIDIA GeForce RTX 4070 SUPER", "rtx-4070"),
+    ("h2000", "h200"), ("a1000", "a100"), ("rtx4091", "rtx-4090"), ("NVIDIA GeForce RTX 4090 D", "rtx-4090"),
 ])  # fmt: skip
 def test_a_typo_is_answered_with_near_names(text, near_name):
     with pytest.raises(BadInput) as caught:

@@ -13,8 +13,17 @@ from rooflight.hardware.device import Device, read
 
 _FOLDER = Path(__file__).parent / "specs"
 _ENDING = ".toml"
-_NOISE = frozenset("nvidia amd intel apple geforce tesla quadro instinct rtx gtx gpu graphics processor r tm".split())
+_MAKERS = {
+    **dict.fromkeys("nvidia geforce tesla quadro rtx gtx".split(), "nvidia"),
+    **dict.fromkeys(("amd", "instinct"), "amd"),
+    "intel": "intel",
+    "apple": "apple",
+}
+"""Words that tell whose a device is, but none from another of that maker."""
+_NOISE = frozenset("gpu graphics processor r tm".split())
 """Words that tell no device from another."""
+_SIZE = re.compile(r"\b(\d{1,4})\s*gi?b\b", re.IGNORECASE)
+"""`24GB` or `24 GB`."""
 
 
 USUAL = ("h200", "a100", "v100")
@@ -67,12 +76,12 @@ def find(text: str) -> Device:
         return device
     if text.endswith(_ENDING) or "/" in text or "\\" in text:
         return read(text)
-    name = _spellings().get(_key(text))
-    if name is not None:
-        return _shipped(name)
+    called = _called(text)
+    if called is not None:
+        return called
     spelled = {"-".join(_words(spelling)): name for spelling, name in _every_spelling()}
     near = [spelled[word] for word in difflib.get_close_matches("-".join(_words(text)), spelled, n=6, cutoff=0.55)]
-    near = list(dict.fromkeys(near))[:3]
+    near = [name for name in dict.fromkeys(near) if _may_mean(text, _shipped(name))][:3]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise BadInput(
         f"there is no device {text!r}: {hint}`rooflight list devices` shows all, and a .toml file describes another, "
@@ -87,6 +96,22 @@ def recognise_name(reported: str | None) -> Device | None:
     """
     name = _reported().get(" ".join((reported or "").split()))
     return None if name is None else _shipped(name)
+
+
+def _called(text: str) -> Device | None:
+    """The device of a name as people type it, also with the size of its memory: `RTX 4090 24GB`."""
+    name, size = _spellings().get(_key(text)), _SIZE.search(text)
+    if name is None and size is not None:
+        name = _spellings().get(_key(text[: size.start()] + text[size.end() :]))
+        if name is not None and _shipped(name).memory_bytes.value != int(size[1]) * 2**30:
+            return None
+    return _shipped(name) if name is not None and _may_mean(text, _shipped(name)) else None
+
+
+def _may_mean(text: str, device: Device) -> bool:
+    """No other maker is named: there is a Tesla M4, and Apple's."""
+    maker = device.vendor.casefold()
+    return all(_MAKERS.get(word, maker) == maker for word in _split(text))
 
 
 @cache
@@ -113,11 +138,20 @@ def _reported() -> dict[str, str]:
     return {reported: device.name for device in known() for reported in device.recognised_as}
 
 
+def _split(text: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9+]+", text.casefold()) if word]
+
+
 def _words(text: str) -> list[str]:
-    """`NVIDIA A100_SXM 80GB` as `a100`, `sxm`, `80`."""
-    words = [word for word in re.split(r"[^a-z0-9+]+", text.casefold()) if word]
-    told = [re.sub(r"^(\d+)(?:g|gb|gib)$", r"\1", word) for word in words if word not in _NOISE]
-    return [re.sub(r"^[rg]tx(?=\d)", "", word) for word in told]
+    """`NVIDIA A100_SXM 80GB` as `a100`, `sxm`, `80`.
+
+    Beside a number RTX and GTX tell nothing; without one they tell a TITAN RTX from a GTX TITAN.
+    """
+    words = [word for word in _split(_SIZE.sub(r"\1gb", text)) if word not in _NOISE]
+    numbered = any(re.search(r"\d", word) for word in words)
+    words = [word for word in words if word not in _MAKERS or (word in ("rtx", "gtx") and not numbered)]
+    told = [re.sub(r"^(\d+)(?:g|gb|gib)$", r"\1", word) for word in words]
+    return [re.sub(r"^[rg]tx(?=a?\d)", "", word) for word in told]
 
 
 def _key(text: str) -> tuple[str, ...]:
@@ -125,8 +159,10 @@ def _key(text: str) -> tuple[str, ...]:
 
     >>> _key("RTX 2080 Ti") == _key("2080ti") and _key("A100 80GB PCIe") == _key("a100-pcie-80")
     True
+    >>> _key("rtx4070tisuper")
+    ('4070', 'super', 'ti')
     """
-    return tuple(sorted(re.findall(r"[a-z]+|\d+|\+", " ".join(_words(text)))))
+    return tuple(sorted(re.findall(r"ti(?=super)|[a-z]+|\d+|\+", " ".join(_words(text)))))
 
 
 def _order(device: Device) -> tuple[bool, bool, str, int, float, str]:
