@@ -40,10 +40,10 @@ from rooflight.prediction.device_run import (
     TimeSource,
     device_runs,
     gap_of,
-    host_deviation_of,
     host_of,
     predicted,
 )
+from rooflight.prediction.host_speed import IDLE_CALL
 from rooflight.prediction.result import Interval
 from rooflight.prediction.tiers import ORIGIN, TIERS, Predictor, predictor
 from rooflight.step.costed_step import Step
@@ -137,9 +137,10 @@ def _one_call(run: DeviceRun) -> tuple[float, Interval]:
     host = host_of(run.step, run.predictor, run.times.kernels)
     clocks = Clocks(host.tolist(), work.tolist(), meets=run.step.waits.tolist())
     clocks.run(range(len(host)))
-    value = clocks.device_s
+    idle = run.predictor.host.get(IDLE_CALL)
+    value = clocks.device_s + (0.0 if idle is None else float(idle.value))
     waited = max(0.0, value - float(work.sum()))
-    deviation = math.hypot(host_deviation_of(run.predictor) * waited, run.times.deviation_s)
+    deviation = math.hypot(run.predictor.host_speed.deviation * waited, run.times.deviation_s)
     return value, Interval.around(value, deviation, least=float(run.times.floor_s.sum()))
 
 

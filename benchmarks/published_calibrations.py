@@ -9,8 +9,6 @@ calibrations. Nothing but single ops is read (benchmarks/held_out.toml).
 
 from __future__ import annotations
 
-import csv
-import gzip
 import random
 import sys
 from collections import Counter, defaultdict
@@ -19,12 +17,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from hosts import host_ratio
+from published_tables import table
 
 from rooflight import __version__
 from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, TimedPoints
 from rooflight.hardware.devices import find
 from rooflight.hardware.recorded_tables import encode
+from rooflight.ledger import Value
 from rooflight.ops.kernel_task import Task, attention_task
+from rooflight.prediction.host_speed import HOST_RATIO
 
 CALIBRATIONS = Path(__file__).parents[1] / "src" / "rooflight" / "hardware" / "calibrations"
 _MOST = {"gemm": 3000, "conv": 1000, "attention": 800}
@@ -51,11 +53,6 @@ def attention(
 
 
 Reader = Callable[[Path], Iterator[Timed]]
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with gzip.open(path, "rt") as file:
-        return list(csv.DictReader(file))
 
 
 # --- NeuSight: fp32, forward, the launch is in the time ---
@@ -261,6 +258,18 @@ def points(rows: Iterable[Timed]) -> tuple[TimedPoints, ...]:
     )
 
 
+HOSTS = {"v100-pcie-32": "v100-pcie-32", "a100-pcie-40": "a100-pcie-40", "p100-pcie": "p100-pcie-16", "p4": "p4",
+         "t4": "t4"}  # fmt: skip
+"""GPUs whose shortest ops tell what the host took, by the names of NeuSight's tables."""
+
+
+def host(folder: Path, name: str) -> dict[str, Value]:
+    if name not in HOSTS:
+        return {}
+    words = "the shortest of NeuSight's single ops (6945927), over what the calibrated host takes (benchmarks/hosts.py)"
+    return {HOST_RATIO: Value(round(host_ratio(folder, HOSTS[name]), 2), words)}
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     for name, readers in READERS.items():
@@ -272,6 +281,7 @@ def main() -> None:
             device=device.recognised_as[0] if device.recognised_as else device.title,
             cuda="12.1",
             made="2026-11-17",
+            host=host(folder, name),
             points=points(timed for reader in readers for timed in reader(folder)),
             notes=("made of single ops that others timed and published; NOTICE.md names them",),
             partial=True,

@@ -20,7 +20,7 @@ from time import monotonic
 import torch
 
 from rooflight.calibration import convolution as conv
-from rooflight.calibration import elements, gemm
+from rooflight.calibration import elements, gemm, recurrent
 from rooflight.calibration.case import precision_set
 from rooflight.calibration.plan import Chapter
 from rooflight.calibration.run import Bench, clock_for, timed_rows
@@ -35,6 +35,7 @@ KINDS = {
 }
 SIDES = {1: {"tf32": 9, "fp32": 6, "bf16": 6}, 2: {"tf32": 24, "fp32": 16, "bf16": 14},
          3: {"tf32": 26, "fp32": 16, "bf16": 14}}  # fmt: skip
+USUAL = {1: {"tf32": 5, "bf16": 4, "fp32": 3}, 3: {"tf32": 32, "bf16": 28, "fp32": 14}}
 
 
 def chapters(peaks, words=()):
@@ -57,9 +58,16 @@ def all_chapters(peaks):
         for number, (precision, seconds) in enumerate(shares.items()):
             cases = conv.odd_cases(sides, precision, peaks[precision], 560 + 10 * sides + number, LONGEST_S)
             yield of_precision(f"{sides} sides {precision}", cases, seconds, precision)
+    for sides, shares in USUAL.items():
+        for number, (precision, seconds) in enumerate(shares.items()):
+            cases = conv.layer_cases(sides, precision, peaks[precision], 660 + 10 * sides + number, LONGEST_S)
+            yield of_precision(f"usual layers, {sides}, {precision}", cases, seconds, precision)
     for number, (precision, seconds) in enumerate({"fp32": 6, "bf16": 4, "tf32": 3}.items()):
         cases = gemm.vector_cases(precision, peaks[precision], 600 + number, LONGEST_S)
         yield of_precision(f"vectors {precision}", cases, seconds, precision)
+    for number, (precision, seconds) in enumerate({"tf32": 24, "bf16": 14, "fp32": 14}.items()):
+        cases = recurrent.recurrent_cases(precision, peaks[precision], 605 + number, LONGEST_S)
+        yield of_precision(f"recurrent {precision}", cases, seconds, precision)
     for number, family in enumerate(("reduce", "reduce-norm", "reduce-index", "scan")):
         yield Chapter(family, elements.reduce_cases(610 + number, LARGEST, family), 1 if family == "reduce" else 3)
         yield Chapter(f"short {family}", elements.short_reduce_cases(family, 620 + number, LARGEST), 3)

@@ -196,7 +196,8 @@ def _attributed(done: Sequence[tuple[Task, bool]], segments: Sequence[tuple[floa
 
 
 def kernel_segments(profiler: Any) -> list[tuple[float, int]]:
-    """Seconds and number of kernels between the first marker and the second, the third and the fourth, and so on."""
+    """Seconds and number of kernels between the first marker and the second, the third and the fourth, and so on. What
+    runs beside each other, as layers of a recurrent network do, counts once."""
     work = [
         (event.start_ns(), event.duration_ns(), event.name())
         for event in profiler.profiler.kineto_results.events()
@@ -204,14 +205,15 @@ def kernel_segments(profiler: Any) -> list[tuple[float, int]]:
     ]
     work.sort()
     segments: list[tuple[float, int]] = []
-    inside, total, count = False, 0, 0
-    for _, duration, name in work:
+    inside, total, count, free = False, 0, 0, 0
+    for start, duration, name in work:
         if _MARKER in name:
             if inside:
                 segments.append((total / 1e9, count))
-            inside, total, count = not inside, 0, 0
+            inside, total, count, free = not inside, 0, 0, 0
         elif inside:
-            total, count = total + duration, count + 1
+            total, count = total + max(0, start + duration - max(start, free)), count + 1
+            free = max(free, start + duration)
     return segments
 
 

@@ -150,8 +150,8 @@ def few_groups_cases(precision: str, peak: float, seed: int, longest_s: float, *
         )
         groups = whole(u[2], 2, 20)
         h = _unknown_side(whole(u[3], 10, 230, (1, 2, 4)[int(u[4] * 3)]))
-        numbers = (whole(u[0], 1, 128), groups * width, h, h, groups * width, 3, 3, 2 if u[5] < 0.5 else 1, 1, 1, groups,
-                   int(channels_last))  # fmt: skip
+        n, c, stride = whole(u[0], 1, 128), groups * width, 2 if u[5] < 0.5 else 1
+        numbers = (n, c, h, h, c, 3, 3, stride, 1, 1, groups, int(channels_last))
         yield from _ways(precision, numbers, peak, longest_s)
 
 
@@ -173,18 +173,51 @@ def odd_cases(sides: int, precision: str, peak: float, seed: int, longest_s: flo
         stride, dilation = choice(u[4], ((14, 1), (8, 2), (2, 3), (1, 5))), choice(u[5], ((8, 1), (1, 2), (1, 3)))
         pad = (0, kernel[0] // 2, 1)[int(u[5] * 100 % 1 * 3)]
         out = [side_of(side, size, stride, pad, dilation) for side, size in zip(image, kernel, strict=True)]
-        if is_power_of_two(n) and is_power_of_two(max(4, c)) and is_power_of_two(k):
-            n += 2 if n == 1 else 1  # no shape of a model that everybody knows
-        if min(out) < 1 or n * max(c * prod(image), k * prod(out)) > 3e8:
-            continue
-        if 2 * n * prod(out) * k * (c // groups) * prod(kernel) / peak > longest_s:
-            continue
         geometry = Geometry([stride] * sides, [pad] * sides, [dilation] * sides, groups)
-        numbers = convolution_numbers((n, c, *image), kernel, (n, k, *out), geometry, channels_last=False)
-        shapes = ((n, c, *image), (k, c // groups, *kernel), (n, k, *out))
-        for way in WAYS:
-            family = way.replace("conv", "conv3d") if sides == 3 else way
-            yield case(_shaped_call, Task(family, precision, numbers), shapes, geometry)
+        if min(out) >= 1:
+            yield from _shaped(precision, (n, c, *image), (k, c // groups, *kernel), geometry, peak, longest_s)
+
+
+_USUAL_SIDES = {1: (8, 6000), 3: (3, 72)}
+
+
+def layer_cases(sides: int, precision: str, peak: float, seed: int, longest_s: float) -> Cases:
+    """Layers of sequences and of volumes as networks have them: kernels of 1 and 3, along some sides or all of them;
+    the longer the sides, the fewer the channels, and those mostly multiples of 32; first layers of few channels."""
+    for u in points(8, seed):
+        low, high = _USUAL_SIDES[sides]
+        side = _unknown_side(whole(u[0], low, high, choice(u[7], ((2, 1), (2, 2), (4, 4)))))
+        first = _unknown_side(max(2, round(side * (1, 1, 0.5, 0.25)[int(u[1] * 4)])))
+        image = [first, *[side] * (sides - 1)] if sides == 3 else [side]
+        width = choice(u[2], ((1, 8), (2, 16), (4, 32), (6, 64)))
+        most = min(1024, int(2e5 / side) if sides == 1 else int(14_000 / side))
+        c, k = (whole(value, width, max(2 * width, most), width) for value in u[3:5])
+        kind = choice(u[5], ((8, 0), (2, 1), (2, 2), (2, 3), (1, 4)))  # all sides, none, all but the first, the first
+        c = 3 if kind == 4 else c
+        odd = (3, 5, 7)[int(u[5] * 100 % 1 * 3)] if kind == 4 else 3
+        kernel = [[3] * sides, [1] * sides, [1, *[3] * (sides - 1)], [3, *[1] * (sides - 1)], [odd] * sides][kind]
+        stride = 2 if u[6] < 0.25 else 1
+        geometry = Geometry([stride] * sides, [size // 2 for size in kernel], [1] * sides)
+        n = whole(u[6] * 10 % 1, 1, 48)
+        yield from _shaped(precision, (n, c, *image), (k, c, *kernel), geometry, peak, longest_s)
+
+
+def _shaped(
+    precision: str, x: tuple[int, ...], weight: tuple[int, ...], geometry: Geometry, peak: float, longest_s: float
+) -> Cases:
+    """All three of a layer, if it is not too large."""
+    (n, c, *image), (k, depth, *kernel) = x, weight
+    if is_power_of_two(n) and is_power_of_two(max(4, c)) and is_power_of_two(k):
+        n += 2 if n == 1 else 1  # no shape of a model that everybody knows
+    sides = zip(image, kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True)
+    out = (n, k, *(side_of(*side) for side in sides))
+    too_large = n * max(c * prod(image), prod(out[1:])) > 3e8
+    if too_large or 2 * prod(out) * depth * prod(kernel) / peak > longest_s:
+        return
+    numbers = convolution_numbers((n, *x[1:]), kernel, out, geometry, channels_last=False)
+    for way in WAYS:
+        family = way.replace("conv", "conv3d") if len(image) == 3 else way
+        yield case(_shaped_call, Task(family, precision, numbers), ((n, *x[1:]), weight, out), geometry)
 
 
 def _channels(u: float) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rooflight.calibration import attention, convolution, elements, gemm
+from rooflight.calibration import attention, convolution, elements, gemm, recurrent
 from rooflight.calibration.case import Cases, precision_set
 
 _KERNELS_OF = {"fp32": ("efficient",), "bf16": ("cudnn", "flash"), "fp16": ()}
@@ -92,6 +92,10 @@ def _thin_cases(precision: str, peak: float, number: int, longest_s: float) -> I
     for sides, name in ((1, "sequences"), (2, "odd images"), (3, "volumes")):
         some = convolution.odd_cases(sides, precision, peak, 240 + 10 * sides + number, longest_s)
         yield f"convolutions of {name} {precision}", some, 2 * weight
+        if sides != 2:
+            usual = convolution.layer_cases(sides, precision, peak, 245 + 10 * sides + number, longest_s)
+            yield f"layers of {name} {precision}", usual, 3 * weight
+    yield f"recurrent {precision}", recurrent.recurrent_cases(precision, peak, 285 + number, longest_s), 2 * weight
     yield f"vectors {precision}", gemm.vector_cases(precision, peak, 280 + number, longest_s), 0.5 * weight
     for place, (name, cases, share) in enumerate(kinds):
         for last in (False, True):

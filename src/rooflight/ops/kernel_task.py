@@ -61,6 +61,7 @@ _ROWS = ("rows", "columns")
 _CHANNELS = ("n", "c", "pixels", "channels_last")
 _POOL = ("planes", "h", "w", "kernel", "stride", "out_pixels", "channels_last")
 _REDUCTION = ("kept", "reduced", "innermost")
+_RECURRENT = ("gates", "steps", "samples", "inputs", "hidden", "layers", "directions")
 _LISTS = ("tensors", "elements", "bytes_read", "bytes_written")
 
 
@@ -86,6 +87,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "embedding-backward": ("rows", "columns", "vocabulary"),
     **_both_ways(_POOL, "max-pool", "avg-pool", "max-pool3d", "avg-pool3d"),
     **dict.fromkeys(("foreach", "fused-sgd", "fused-adam"), _LISTS),
+    **_both_ways(_RECURRENT, "recurrent"),
 }
 """What the numbers of each family mean, in their order. `run`: elements that lie side by side on both sides of a copy;
 `innermost`: the reduced axis is the one whose elements lie side by side; `largest`: elements of the largest input.

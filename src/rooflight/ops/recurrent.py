@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflight.ledger import Op, Tensor
-from rooflight.ops.kernel_task import Task, plain_task
+from rooflight.ops.kernel_task import Task, way_of
 from rooflight.ops.registry import Work, formula, never_timed, result_bytes, task, workspace
 from rooflight.ops.rounding import round_up
 from rooflight.ops.tensor_layout import bytes_of_elements
@@ -88,52 +88,17 @@ def fused_lstm_cell(op: Op) -> Work:
 
 # --- kernel tasks
 
-# A layer's inputs of all steps are one product. Its hidden states are not: each step waits for the one before it, so
-# there is a small product and a pointwise kernel for every step, layer and direction. (cuDNN may run two layers at
-# once, or all steps in one kernel that keeps its weights; it is then faster than this.)
+# All layers are one call of a library: it runs layers beside each other, and where it can, all steps in one kernel that
+# keeps its weights. So they are timed as one work.
 
 never_timed("aten::mkldnn_rnn_layer")
-COMPOSED = frozenset(f"aten::{library}_rnn{way}" for library in ("_cudnn", "miopen") for way in ("", "_backward"))
-"""Ops whose parts were timed, and never the whole: their time is a guess."""
 
 
-@task("aten::_cudnn_rnn", "aten::miopen_rnn")
+@task(*(f"aten::{library}_rnn{way}" for library in ("_cudnn", "miopen") for way in ("", "_backward")))
 def recurrent_tasks(op: Op) -> list[Task]:
-    of, precision = _layers(op), op.precision or "fp32"
-    gates, width = _gate_rows(op, of), of.projected or of.hidden
-    tasks: list[Task] = []
-    for layer in range(of.layers):
-        inputs = of.inputs if layer == 0 else width * of.directions
-        tasks += of.directions * [
-            Task.of("gemm", precision, m=of.steps * of.samples, n=gates, k=inputs, b_transposed=1)
-        ]
-    step = Task.of("gemm", precision, m=of.samples, n=gates, k=width, b_transposed=1)
-    return tasks + of.steps * of.layers * of.directions * [step, _pointwise(op, of, gates)]
-
-
-@task("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
-def recurrent_backward_tasks(op: Op) -> list[Task]:
-    """Backwards through the steps as forwards; gradients of inputs and weights are products over all of them."""
-    of, precision = _layers(op), op.precision or "fp32"
-    gates, width = _gate_rows(op, of), of.projected or of.hidden
-    rows, tasks = of.steps * of.samples, []
-    for layer in range(of.layers):
-        inputs = of.inputs if layer == 0 else width * of.directions
-        each = [Task.of("gemm", precision, m=rows, n=inputs, k=gates)]
-        if op.ints("output_mask", (1, 1, 1, 1))[3]:
-            each += [Task.of("gemm", precision, m=gates, n=k, k=rows, a_transposed=1) for k in (inputs, width)]
-        tasks += of.directions * each
-    step = Task.of("gemm", precision, m=of.samples, n=width, k=gates)
-    return tasks + of.steps * of.layers * of.directions * [step, _pointwise(op, of, gates)]
-
-
-def _gate_rows(op: Op, of: _RecurrentLayers) -> int:
-    return _GATES[op.ints("mode")[0]] * of.hidden
-
-
-def _pointwise(op: Op, of: _RecurrentLayers, gates: int) -> Task:
-    """Of one step: the gates are read, the hidden state is written."""
-    return plain_task(of.samples * of.hidden, of.samples * gates * of.itemsize, of.hidden_row, op.tensor("input").dtype)
+    of = _layers(op)
+    numbers = (_GATES[op.ints("mode")[0]], of.steps, of.samples, of.inputs, of.hidden, of.layers, of.directions)
+    return [Task(f"recurrent-{way_of(op)}", op.precision or "fp32", numbers)]
 
 
 # --- workspaces

@@ -131,7 +131,7 @@ def reduction_tasks(op: Op) -> list[Task]:
 
 def _finds_places(op: Op) -> bool:
     """Where the largest or smallest is, beside which it is."""
-    return "arg" in op.packet or len(op.outputs) == 2 and op.packet in ("aten::max", "aten::min")
+    return "arg" in op.packet or (len(op.outputs) == 2 and op.packet in ("aten::max", "aten::min"))
 
 
 def _logarithms(x: Tensor, kept: int) -> list[Task]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rooflight import metrics
 from rooflight.errors import RooflightError
-from rooflight.prediction.device_run import DeviceRun, device_runs, host_deviation_of
+from rooflight.prediction.device_run import DeviceRun, device_runs
 from rooflight.prediction.result import NINETY, Advice
 from rooflight.prediction.tiers import Predictor
 from rooflight.step.changes import Change, changes_of
@@ -68,7 +68,7 @@ class PredictedTiming:
         same = before == after if len(before) == len(after) else np.zeros(len(after), dtype=bool)
         changed = float(after[~same].sum()) / float(after.sum() or 1.0)
         host = max(0.0, 1 - self.kernel_s / self.wall_s) if change.step.is_graph and self.wall_s else 0.0
-        return math.hypot(ratio_noise(self._predictor) * changed, NINETY * host_deviation_of(self._predictor) * host)
+        return math.hypot(ratio_noise(self._predictor) * changed, NINETY * self._predictor.host_speed.deviation * host)
 
     def _with(self, change: Change) -> DeviceRun:
         if change.key not in self._runs:

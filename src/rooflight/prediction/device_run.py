@@ -25,10 +25,6 @@ from rooflight.step.costed_step import Step, ledger_of
 from rooflight.step.host_calls import PHASES, host_seconds, module_entries
 from rooflight.step.model_kind import kind_of
 
-_HOST_DEVIATION, _UNKNOWN_HOST_DEVIATION = 0.25, 0.45
-"""One standard deviation of the host's time. Two runs of one script on two machines of the same kind differed by 21% in
-the mean. Of a device that nobody calibrated the host is unknown too: those of KernelBench's tables are from half to
-twice as fast."""
 _BETWEEN_DEVIATION = 0.4
 """The same of what a CUDA graph takes between its kernels and to begin."""
 _COSTLIEST = 10
@@ -63,7 +59,7 @@ class DeviceRun:
         if self.step.is_graph:
             between = _BETWEEN_DEVIATION * max(0.0, self.wall_s - self.gpu_s)
             return Interval.around(self.wall_s, math.hypot(self.times.deviation_s, between), least=floor_s)
-        of_host = Interval.around(self.host_s, host_deviation_of(self.predictor) * self.host_s)
+        of_host = Interval.around(self.host_s, self.predictor.host_speed.deviation * self.host_s)
         return of_gpu.or_later(of_host, self.wall_s / max(self.gpu_s, self.host_s, 1e-12))
 
     def prediction(self) -> Prediction:
@@ -170,11 +166,6 @@ def costliest(step: Step, seconds: Array, limits: Limits, device: Device) -> tup
             )
         )
     return tuple(rows)
-
-
-def host_deviation_of(predictor: Predictor) -> float:
-    """Of the host's time, relative, one standard deviation."""
-    return _HOST_DEVIATION if predictor.looks_up else _UNKNOWN_HOST_DEVIATION
 
 
 def gap_of(predictor: Predictor, *, graphs: bool) -> float:

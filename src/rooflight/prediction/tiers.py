@@ -28,6 +28,7 @@ from rooflight.prediction.calibrated.baseline import Speed, least_seconds
 from rooflight.prediction.calibrated.corrections import Corrections, PointsOf
 from rooflight.prediction.calibrated.features import group
 from rooflight.prediction.calibrated.model import CalibratedModel, TaskTimes
+from rooflight.prediction.host_speed import CALIBRATED_HOST, HostSpeed, host_of_others, usual_host
 from rooflight.prediction.least_times import cache_bytes, floor_seconds
 from rooflight.prediction.transfer import transferred
 from rooflight.step.cache_reuse import USABLE, Array
@@ -45,7 +46,8 @@ SHARED = 0.04
 """One standard deviation of an error that all ops of a step share, as a part of its time."""
 _ELSEWHERE = 0.1
 """The same of transferred times: a board's real clocks and power, another driver and torch."""
-_OF_FAMILY = {"gemm": 0.13, "conv": 0.3, "attention": 0.17, "softmax": 0.14, "layer-norm": 0.14, "group-norm": 0.14}
+_OF_FAMILY = {"gemm": 0.13, "conv": 0.3, "attention": 0.17, "softmax": 0.14, "layer-norm": 0.14, "group-norm": 0.14,
+              "recurrent": 0.35}  # fmt: skip
 _OF_FP32_CONVOLUTIONS = 0.5
 """Without tensor cores libraries choose among more algorithms, and choose otherwise on each generation."""
 _OF_OTHERS = 0.05
@@ -100,6 +102,8 @@ class Predictor:
     """Which calibration this is, in words."""
     corrections: Corrections | None = None
     """What was timed on the device itself, where only a part was."""
+    host_speed: HostSpeed = CALIBRATED_HOST
+    """Of the machine that the device is taken to be in."""
 
     @property
     def looks_up(self) -> bool:
@@ -110,9 +114,10 @@ class Predictor:
     def calibration(self) -> Calibration:
         return self.model.calibration
 
-    @property
+    @cached_property
     def host(self) -> dict[str, Value]:
-        return self.calibration.host
+        """Seconds of the host for one op of a class, and between two kernels of the device."""
+        return self.host_speed.costs(self.calibration.host)
 
     def op_times(self, step: Step) -> OpTimes:
         return self._compiled_times(step) if step.is_compiled else self._op_times(step)
@@ -334,11 +339,29 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
     names = () if tier == "transferred" else _published_names(device)
     if names:
         model, words, corrections = _published(names, _origin_model()[0])
-        return Predictor(device, "published", model, words, corrections)
+        host = _host_of(device, names)
+        return Predictor(device, "published", model, f"{words}; {_said_of(host)}", corrections, host)
     if tier == "published":
         raise BadInput(f"nobody has published single ops of {device.name} that come with rooflight: leave --tier away")
     model, words = _origin_model()
-    return Predictor(device, "transferred", model, f"transferred from {ORIGIN} ({words}), host times included")
+    host = _host_of(device, ())
+    return Predictor(
+        device, "transferred", model, f"transferred from {ORIGIN} ({words}); {_said_of(host)}", host_speed=host
+    )
+
+
+def _host_of(device: Device, names: tuple[str, ...]) -> HostSpeed:
+    """Of the machine that it is in: the calibrated one's own, that of those who published ops of its chip, or one as old
+    as it is."""
+    if device.name == ORIGIN:
+        return CALIBRATED_HOST
+    published = (shipped(published_name(name)) for name in names)
+    told = (host_of_others(calibration.host) for calibration in published if calibration is not None)
+    return next((host for host in told if host is not None), None) or usual_host(device)
+
+
+def _said_of(host: HostSpeed) -> str:
+    return f"its host takes {host.ratio:.2g} times as long as {ORIGIN}'s did: {host.words}"
 
 
 @lru_cache(maxsize=16)
@@ -346,7 +369,7 @@ def _published(names: tuple[str, ...], model: CalibratedModel) -> tuple[Calibrat
     points = _published_points(names)
     sources = sorted({source for row in points for source in _sources(row.calibration)})
     count = sum(len(group.rows) for row in points for group in row.calibration.points)
-    words = f"{count:,} single ops of {', '.join(sources)}; the rest transferred from {ORIGIN}, host times included"
+    words = f"{count:,} single ops of {', '.join(sources)}; the rest transferred from {ORIGIN}"
     return model, words, Corrections(points, _transfer_to(model))
 
 
@@ -359,10 +382,13 @@ def corrected(device: Device, calibration: Calibration, words: str, *, published
             f"transferred to {device.name}: use --tier spec"
         )
     model, _ = _origin_model()
-    others = _published_points(_published_names(device)) if published else ()
+    names = _published_names(device) if published else ()
+    others = _published_points(names)
     before = Corrections(others, _transfer_to(model)) if others else None
     corrections = Corrections((PointsOf(calibration, device),), _transfer_to(model), before)
-    return Predictor(device, "partial", model, f"{words}, the rest transferred from {ORIGIN}", corrections)
+    host = _host_of(device, names)
+    words = f"{words}, the rest transferred from {ORIGIN}; {_said_of(host)}"
+    return Predictor(device, "partial", model, words, corrections, host)
 
 
 def _sources(calibration: Calibration) -> set[str]:

@@ -133,6 +133,8 @@ def _blocks(family: str, numbers: Array, nbytes: Array) -> Array:
         rows, cols, depth, count = c["m"], c["n"], c["k"], c["batch"]
     elif convolves(family):
         (rows, cols, depth), count = convolution_product(family, c), c["groups"]
+    elif family.startswith("recurrent-"):
+        return c["samples"] * c["gates"] * c["hidden"] * c["directions"] / _TILE**2
     elif family.endswith("-decode"):
         return c["batch"] * c["heads_kv"] * np.clip(c["length_kv"] / 512, 1, 64)
     elif family.startswith("attention-"):

@@ -25,8 +25,8 @@ _CLASSES = (
     ("attention-", "attention-efficient"), ("batch-norm-native", "batch-norm-native"), ("batch-norm", "batch-norm"),
     ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"), ("copy", "plain"),
     ("cast", "plain"), ("mixed", "broadcast"), ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"),
-    ("dropout", "dropout"), ("cat", "cat"), ("reduce", "reduce"), ("scan", "reduce"), ("softmax", "softmax"), ("embedding", "embedding"),
-    ("max-pool", "pool"), ("avg-pool", "pool"),
+    ("dropout", "dropout"), ("cat", "cat"), ("reduce", "reduce"), ("scan", "reduce"), ("softmax", "softmax"),
+    ("embedding", "embedding"), ("recurrent", "gemm"), ("max-pool", "pool"), ("avg-pool", "pool"),
 )  # fmt: skip
 _INSTEAD = {
     "batch-norm-native": "batch-norm", "embedding": "broadcast", "attention-cudnn": "attention",

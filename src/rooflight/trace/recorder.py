@@ -239,6 +239,8 @@ def _scalar(value: Any) -> Scalar:
         return DTYPE_NAMES.get(value, str(value))
     if isinstance(value, torch.Generator):
         return "generator"
+    if isinstance(value, (torch.UntypedStorage, torch.TypedStorage)):
+        return "storage"  # its text is all of its numbers, brought from the device one by one
     return str(value)
 
 

@@ -148,6 +148,8 @@ def matrix_flops(family: str, c: dict[str, Array]) -> Array | None:
     if convolves(family):
         m, n, k = convolution_product("conv-forward", c)  # its gradients take as many
         return 2 * m * n * k * c["groups"]
+    if family.startswith("recurrent-"):
+        return (2 if family.endswith("backward") else 1) * 2 * c["steps"] * c["samples"] * _recurrent_weights(c)
     if family.startswith("attention-"):
         # Backward is twice the forward; what it recomputes is not counted. Of a causal matrix half is.
         if family.endswith("decode"):
@@ -216,6 +218,9 @@ def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
         return c["bytes_read"] + c["bytes_written"]
     if "reduced" in c:
         return (2 if family == "scan" else 1) * c["kept"] * c["reduced"] * size
+    if family.startswith("recurrent-"):
+        states = c["steps"] * c["samples"] * (c["inputs"] + c["layers"] * c["directions"] * c["hidden"])
+        return (states + _recurrent_weights(c)) * size
     if family.startswith("batch-norm"):
         passes = {"train": 3, "eval": 2, "backward": 5}[family.rpartition("-")[2]]
         return passes * c["n"] * c["c"] * c["pixels"] * size
@@ -227,6 +232,26 @@ def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
         return (2 * c["rows"] + c["vocabulary"]) * c["columns"] * size
     passes = {"softmax-backward": 3, "layer-norm-backward": 4, "group-norm-backward": 5}.get(family, 2)
     return passes * c["rows"] * c["columns"] * size
+
+
+def _recurrent_weights(c: dict[str, Array]) -> Array:
+    """Numbers in the weights of all layers: of the inputs, and of the hidden state."""
+    below = c["inputs"] + (c["layers"] - 1) * c["hidden"] * c["directions"]
+    return c["directions"] * c["gates"] * c["hidden"] * (below + c["layers"] * c["hidden"])
+
+
+_STEP_S = 2e-6
+"""About what one step of one layer takes at least: it waits for the one before it."""
+
+
+def _recurrent(factor: float) -> Callable[[dict[str, Array], str, Speed], Array]:
+    def seconds(c: dict[str, Array], precision: str, speed: Speed) -> Array:
+        computed = factor * 2 * c["steps"] * c["samples"] * _recurrent_weights(c) / speed.peak(precision)
+        # Weights are read again at every step, mostly from the cache.
+        moved = c["steps"] * memory_seconds(_recurrent_weights(c) * itemsize(precision), speed)
+        return _STEP_S * c["steps"] * c["layers"] * c["directions"] + factor * moved + 2 * computed
+
+    return seconds
 
 
 _BACKWARD_BYTES = 2.5
@@ -241,6 +266,7 @@ _MATRIX: dict[str, Callable[[dict[str, Array], str, Speed], Array]] = {
         for way, factor in (("forward", 1.0), ("backward", _BACKWARD_BYTES))
     },
     **{f"attention-{kernel}-decode": _decode for kernel in ("cudnn", "flash", "efficient")},
+    **{f"recurrent-{way}": _recurrent(factor) for way, factor in (("forward", 1.0), ("backward", 2.0))},
 }
 
 

@@ -28,9 +28,10 @@ WEIGHTS: dict[str, dict[str, float]] = {
     "attention": {"length_q": 1.2, "length_kv": 1.2, "head_dim": 1.5, "bias": 1.5, "shared": 0.5, "aligned": 0.2},
     "batch-norm": {"channels_last": 2},
     **{family: {"channels_last": 2} for family in FAMILIES if "-pool" in family},
-    **dict.fromkeys(
-        ("reduce", "reduce-norm", "reduce-index", "scan"), {"innermost": 3, "aligned": 0.7, "to_one": 2}
-    ),
+    **{
+        family: {"innermost": 3, "aligned": 0.7, "to_one": 2}
+        for family in ("reduce", "reduce-norm", "reduce-index", "scan")
+    },
     **{family: {"density": 1.5} for family in _STREAMED},
     **{family: {"density": 1.5, "tensors": 0.7} for family in ("foreach", "fused-sgd", "fused-adam")},
     "cat": {"density": 1.5, "tensors": 0.7, "run": 0.7, "contiguous": 8},
