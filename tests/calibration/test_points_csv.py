@@ -61,6 +61,53 @@ def test_convolutions(tmp_path):
     ]
 
 
+def test_sequences_and_volumes(tmp_path):
+    """A sequence is an image of one row, a volume one of stacked slices; where the output's sides do not follow from
+    one stride and padding for both, they stand at the end."""
+    path = written(
+        tmp_path,
+        "op,shape,padding,layout,dtype,time_us\n"
+        "conv1d,16x64x1000 128x64x3,1,,fp16,400\n"
+        "conv1d-dgrad,16x64x1000 128x64x1,,,fp16,400\n"
+        "conv3d,4x64x16x56x56 128x64x3x3x3,1,nhwc,fp16,1000\n"
+        "conv3d-wgrad,4x64x16x56x56 128x64x1x1x1,,,fp16,1000\n",
+    )
+    assert [task for task, _ in tasks(path)] == [
+        Task("conv-forward", "fp16", (16, 64, 1, 1000, 128, 1, 3, 1, 1, 1, 1, 0, 1, 1000)),
+        Task("conv-dgrad", "fp16", (16, 64, 1, 1000, 128, 1, 1, 1, 0, 1, 1, 0)),
+        # 16 slices of 56 rows; 3 x 3 taps over slices and rows.
+        Task("conv3d-forward", "fp16", (4, 64, 896, 56, 128, 9, 3, 1, 1, 1, 1, 1, 896, 56)),
+        Task("conv3d-wgrad", "fp16", (4, 64, 896, 56, 128, 1, 1, 1, 0, 1, 1, 0)),
+    ]
+    assert calibration_from(path, on="h200").points == 4
+
+
+def test_two_inputs_of_an_elementwise_op(tmp_path):
+    path = written(
+        tmp_path,
+        "op,shape,dtype,time_us\n"
+        "add,4096x768,fp32,20\n"
+        "add,4096x768 4096x768,fp32,20\n"
+        'mul,"[4096, 768] [768]",fp32,20\n'
+        "mul,4096x1 1x768,fp32,20\n"
+        "div,4096x768 1,fp32,20\n",
+    )
+    # 3,145,728 elements of 4 bytes are 12,582,912 bytes: read once for each input, written once.
+    both, written_once = Task("plain", "fp32", (3145728, 25165824, 12582912)), (3145728, 12582912)
+    assert [task for task, _ in tasks(path)] == [
+        both,
+        both,
+        Task("broadcast", "fp32", (written_once[0], 12582912 + 768 * 4, written_once[1])),
+        Task("broadcast", "fp32", (written_once[0], (4096 + 768) * 4, written_once[1])),
+        Task("plain", "fp32", (written_once[0], 12582912 + 4, written_once[1])),
+    ]
+
+
+def test_a_last_row_that_is_whole_needs_no_line_end(tmp_path):
+    text = HEAD + GOOD + "relu,2048x1024,,fp32,17"
+    assert tasks(written(tmp_path, text)) == tasks(written(tmp_path, text + "\n", "ended.csv"))
+
+
 def test_rows_elements_and_counts(tmp_path):
     path = written(
         tmp_path,
@@ -136,11 +183,15 @@ REFUSED = {
     HEAD + "conv2d,8x8x8x8 8x8x3x3,0,fp32,9\n": ("no pixel of output", 2),
     HEAD + "conv2d,8x8x8x8 8x4x3x3,1,fp32,9\n": ("is no weight for 8 channels", 2),
     HEAD + "conv2d,8x8x8 8x8x3,1,fp32,9\n": ("an input N x C x H x W", 2),
+    HEAD + "conv1d,,1,fp32,9\n": ("conv1d has 0 shapes here and needs two: input 16x64x1000", 2),
+    HEAD + "conv3d,8x8x8x8 8x8x3x3,1,fp32,9\n": ("an input N x C x D x H x W", 2),
+    HEAD + "add,8x8 8x4,,fp32,9\n": ("8x8 and 8x4 are not alike", 2),
     HEAD + "matmul,8x16 8x16,,fp32,9\n": ("8x16 and 8x16 cannot be multiplied", 2),
     HEAD + "gemm,,,fp32,9\n": ("column m: gemm needs a number here", 2),
     HEAD + "plain,8x8,,fp32,9\n": ("the family plain is given by its numbers: elements", 2),
     HEAD + GOOD + "relu,8x8,,fp32\n": ("4 cells where the header has 5", 3),
-    HEAD + GOOD + "relu,8x8,,fp32,9": ("the last row has no line end", 3),
+    HEAD + GOOD + "relu,8x8,,fp32": ("4 cells where the header has 5: the file is not whole", 3),
+    HEAD + GOOD + "relu,8x8,,fp32,1e": ("column time_us: '1e' is no number", 3),
     HEAD + GOOD + 'relu,"8x8,,fp32,9\n': ("breaks off inside a quoted cell", 3),
     "op,shape,count,dtype,time_us\nrelu,8x8,0,fp32,9\n": ("column count: 0 of them", 2),
     "op,m,n,k,batch,dtype,time_us\ngemm,8,8,8,0,fp32,9\n": ("column batch: gemm needs at least 1", 2),

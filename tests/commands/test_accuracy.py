@@ -25,6 +25,12 @@ def test_text() -> None:
         assert words in text
 
 
+def test_several_devices_and_how_the_worst_rows_are_ranked() -> None:
+    text = run("accuracy", "--on", "t4,a100").output
+    assert text.startswith("predictions beside timed steps · on t4, a100-sxm-80\n") and " steps on 2 devices: " in text
+    assert "farthest off, by the ratio of the two times" in text
+
+
 def test_json_has_every_row_with_its_error() -> None:
     data = json.loads(run("accuracy", "--on", "t4", "--json").output)
     whole = rooflight.accuracy(on="t4")

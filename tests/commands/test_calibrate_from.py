@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflight.errors import BadInput
 from rooflight.files import load, save
 from rooflight.hardware.calibration import Calibration, own_path, read, shipped
 from rooflight.hardware.devices import find
@@ -181,6 +182,87 @@ def test_one_thin_product_says_little_of_large_ones(rooflight, tmp_path):
     assert seconds_of(large, path, "rtx-4070") < 1.1 * seconds_of(large, None, "rtx-4070")
 
 
+def tiny(count: int) -> str:
+    """Rows that are all launch: of a few thousand elements, as a loop times them."""
+    return "".join(f"add,{size}x64,fp32,5.6\n" for size in range(16, 16 + count))
+
+
+def test_rows_that_tell_of_the_launch_alone_correct_nothing(rooflight, tmp_path):
+    path, table = tmp_path / "mine.json", tmp_path / "run.csv"
+    # 256 MB read and 128 MB written at 504 GB/s are 0.8 ms.
+    table.write_text("op,shape,dtype,time_us\n" + tiny(12) + "add,8192x4096,fp32,900\n")
+    code, out, _ = rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", path)
+    assert code == 0 and "12 of 13 rows are too short to tell more than a launch: left out" in out
+    assert "1 point from 1 file" in out and sum(len(group.rows) for group in read(path).points) == 1
+    _, out, _ = rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", path, "--json", "--force")
+    (row,) = json.loads(out)["left_out"]
+    assert row["count"] == 12 and "launch" in row["reason"]
+
+
+def test_a_table_of_launches_is_refused(rooflight, tmp_path):
+    table = tmp_path / "run.csv"
+    table.write_text("op,shape,dtype,time_us\n" + tiny(17))
+    code, out, err = rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", tmp_path / "x.json")
+    assert code == 2 and "all 17 rows are too short to tell more than a launch" in err and not out
+    assert len(err.strip().splitlines()) == 1 and not (tmp_path / "x.json").exists()
+
+
+def test_short_kernels_of_a_recording_are_real(rooflight, tmp_path):
+    """Their times are those of the kernels alone, without a launch."""
+    assert rooflight("calibrate", "--from", RECORDED, "-o", tmp_path / "mine.json")[0] == 0
+    assert any(row[-3] < 5000 for group in read(tmp_path / "mine.json").points for row in group.rows)
+
+
+@pytest.mark.parametrize(("factor", "said"), [(8, "8 times as long"), (1, ""), (1 / 3.4, "3.4 times as short")])
+def test_a_table_that_is_hard_to_believe_says_so_in_every_prediction(rooflight, tmp_path, factor, said):
+    path, table = tmp_path / "mine.json", tmp_path / "run.csv"
+    tasks = [Task("embedding-forward", "fp32", (rows, 512)) for rows in (2048, 4096, 6144, 8192)]
+    times = predictor_of(find("rtx-4070"), None, None)[0].task_times(tasks)
+    spent = 1e6 * factor * (times.cold_s if factor > 1 else times.warm_s)
+    rows = (f"embedding-forward,{t.numbers[0]},512,fp32,{time}\n" for t, time in zip(tasks, spent, strict=True))
+    table.write_text("op,rows,columns,dtype,time_us\n" + "".join(rows))
+    code, _, err = rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", path)
+    words = f"run.csv: these 4 works of embedding-forward in fp32 are {said} as transferred times say (median): "
+    assert code == 0 and (words in err if said else not err)
+    _, notes = predictor_of(find("rtx-4070"), None, read(path))
+    assert any(words in note for note in notes) if said else not notes
+
+
+def test_rows_of_one_work_that_contradict_each_other_are_named(rooflight, tmp_path):
+    path, table = tmp_path / "mine.json", tmp_path / "run.csv"
+    table.write_text(
+        "op,m,n,k,dtype,time_us\ngemm,4096,4096,4096,fp16,2600\ngemm,64,4096,4096,fp16,80\n"
+        "gemm,4096,4096,4096,fp16,26000\ngemm,64,4096,4096,fp16,120\n"
+    )
+    code, _, err = rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", path)
+    words = "run.csv, line 2 and line 4: the same work takes 2.60 ms and 26.0 ms: the median counts"
+    assert code == 0 and words in err and "line 3" not in err
+    assert any(words in note for note in read(path).notes)
+
+
+@pytest.mark.parametrize(("device", "tier"), [("rtx-4070", "transferred"), ("v100-pcie-32", "published")])
+def test_it_says_how_to_undo_it(rooflight, tmp_path, device, tier):
+    table = tmp_path / "run.csv"
+    table.write_text(TABLE)
+    code, out, _ = rooflight("calibrate", "--from", table, "--on", device)
+    assert code == 0 and f"to undo it, delete that file; to predict once without it, add: --tier {tier}" in out
+    assert "to undo" not in rooflight("calibrate", "--from", table, "--on", device, "-o", tmp_path / "x.json")[1]
+
+
+def test_python_takes_what_it_made(tmp_path):
+    import rooflight as package
+
+    table = tmp_path / "run.csv"
+    table.write_text(TABLE)
+    made = package.calibration_from(table, on="rtx-4070")
+    for one in (made, made.calibration):
+        assert package.predict("mnist-cnn", on="rtx-4070", calibration=one)[0].tier == "partial"
+        assert len(repr(one)) < 200 and "2 " in repr(one)
+    with pytest.raises(BadInput, match="is a file of `rooflight calibrate`, not a list") as refusal:
+        package.predict("mnist-cnn", on="rtx-4070", calibration=[made])  # type: ignore[arg-type]
+    assert len(str(refusal.value)) < 200
+
+
 REFUSED = {
     "calibrate --from {table} --on cuda": "--on cuda says where to run",
     "calibrate --from {table} --on v100 --as v100": "--from runs nothing",
@@ -191,7 +273,7 @@ REFUSED = {
     "calibrate {table}": "goes with --from FILE",
     "calibrate --json": "--json goes with --from FILE",
     "calibrate --on a100": "--on is cuda or cpu here",
-    "calibrate --from {tmp}/nothing.json --on v100": "does not exist",
+    "calibrate --from {tmp}/nothing.json --on v100": "does not exist: give the file of a trace, ledger or table",
     "calibrate --from {tmp} --on v100": "is a folder",
     "calibrate --from recorded:h200/nothing": "there is no recording",
     "calibrate --from {estimate}": "holds no times of kernels",

@@ -24,6 +24,7 @@ from rooflight.hardware.recorded_tables import encode
 from rooflight.ledger import Value
 from rooflight.machine.recognise import this_device
 from rooflight.ops.kernel_task import FAMILIES
+from rooflight.prediction.tiers import TIERS
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import busy_s
 
@@ -430,6 +431,28 @@ def test_page_of_many_gpus(run):
 
 
 # --- calibrations ---
+
+
+def test_a_calibration_that_several_devices_share_is_described_once(run):
+    text = run("mnist-cnn", "--on", "h200,a100,t4,rtx-4070,l4")[1]
+    words = " ".join(text.split())
+    assert words.count("NVIDIA H200, 20") == 1 and "the calibration that these share: NVIDIA H200" in words
+    assert "rtx-4070, l4: transferred from h200 (comes with rooflight), host times included the" in words
+    for device in ("a100-sxm-80: ", "t4: "):
+        assert any(line.startswith(device) and "single ops of NeuSight" in line for line in text.splitlines())
+    # Of one device, or of several that use it alike, it stands where it always stood.
+    alike = " ".join(run("mnist-cnn", "--on", "rtx-4070,l4")[1].split())
+    assert "host times included: NVIDIA H200, 20" in alike and "these share" not in alike
+
+
+def test_the_tiers_are_the_same_everywhere(run):
+    help_text = " ".join(run("--help")[1].split())
+    page = (Path(__file__).parents[2] / "docs" / "predicting.md").read_text()
+    assert all(f"{tier} (" in help_text for tier in TIERS) and "the tier is partial" in help_text
+    assert all(f"| `{tier}` |" in page for tier in (*TIERS, "partial"))
+    with pytest.raises(BadInput, match="partial is not asked for") as refusal:
+        rooflight.predict("mnist-cnn", on="h200", tier="partial")
+    assert "calibrate --from" in str(refusal.value)
 
 
 def written(path, **changes):

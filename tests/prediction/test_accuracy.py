@@ -63,6 +63,30 @@ def test_likeness_widens() -> None:
     assert all(row.kind not in PARTS for row in like.rows)
 
 
+@pytest.mark.parametrize("like", ["timm:resnet18", "bert-base", "recurrent"])
+def test_likeness_counts_the_steps_that_the_headline_counts(like: str) -> None:
+    """Rows of kernels alone are no steps: they have a table of their own."""
+    found = rooflight.accuracy(like=like)
+    assert found.steps is not None and found.by("likeness")[-1].errors == found.steps
+    kernels = sum(row.scope == KERNELS for row in found.rows)
+    assert sum(group.errors.rows for group in found.by("kernels")) == kernels
+
+
+def test_kinds_have_names() -> None:
+    names = [rooflight.accuracy(like=kind).by("likeness")[0].name for kind in ("recurrent", "mlp", "convnet", "op")]
+    assert names == ["recurrent networks", "MLPs", "convnets", "op"]
+
+
+def test_several_devices() -> None:
+    both = rooflight.accuracy(on="t4, a100")
+    assert both.on == "t4,a100-sxm-80" and {row.device for row in both.rows} == {"t4", "a100-sxm-80"}
+    assert rooflight.accuracy(on=["t4", "a100"]).rows == both.rows
+    alone = [rooflight.accuracy(on=name).rows for name in ("t4", "a100")]
+    assert len(both.rows) == sum(map(len, alone))
+    (note,) = rooflight.accuracy(on="t4,a10").notes
+    assert note.startswith("never checked on a10")
+
+
 def test_a_model_of_transformers_is_taken_for_a_transformer() -> None:
     (group,) = rooflight.accuracy(like="hf:somebody/zebra-7b").by("likeness")
     assert group.name == "the same kind: transformer"
@@ -97,6 +121,7 @@ def test_other_boards_are_named() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [({"on": "nope"}, "no device 'nope'"), ({"like": "nonsense"}, "no row is of such a model"),
+     ({"like": "resnet_mine.py:make"}, "what kind of model it is: convnet, transformer"),
      ({"tier": "guessed"}, "no row was predicted so")],
 )  # fmt: skip
 def test_wrong_questions_are_one_line(given: dict[str, str], words: str) -> None:

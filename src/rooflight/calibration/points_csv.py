@@ -117,7 +117,6 @@ def _rows(source: LogText) -> Iterator[TimedRow]:
         if table is None:
             table = _table(source, number, line)
             continue
-        source.must_end(number)
         cells = _cells(source, number, line, table.delimiter)
         if len(cells) != len(table.columns):
             raise source.torn(number, f"{len(cells)} cells where the header has {len(table.columns)}", again="save")

@@ -72,6 +72,8 @@ class RecordedTimes:
     """The same of CUDA."""
     in_steps: bool = False
     """Were the works parts of running steps?"""
+    doubts: tuple[str, ...] = ()
+    """What is hard to believe of them."""
 
 
 def timed_tasks(ledger: Ledger, *, name: str) -> tuple[list[TimedTask], LeftOut]:

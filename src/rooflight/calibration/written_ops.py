@@ -7,14 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from rooflight.errors import suggest
 from rooflight.ledger import DTYPE_BYTES
-from rooflight.ops.kernel_task import FAMILIES, Task, attention_task, copy_task, precision_of, side_of
+from rooflight.ops.convolution import Geometry, convolution_numbers
+from rooflight.ops.kernel_task import FAMILIES, Task, attention_task, convolves, copy_task, precision_of, side_of
 
 Shape = tuple[int, ...]
-_MATRIX = ("gemm", "conv-", "attention-")
-"""Families whose precision is the unit's; that of all others is a width."""
 _DEFAULTS = {
     "batch": 1, "groups": 1, "dilation": 1, "a_transposed": 0, "b_transposed": 0, "bias": 0, "causal": 0,
     "channels_last": 0, "stride": 1, "pad": 0,
@@ -73,7 +73,8 @@ def _least(number: str) -> int:
 
 
 def _precision(family: str, dtype: str) -> str:
-    if family.startswith(_MATRIX):
+    """That of matrix work is the unit's, that of all else a width."""
+    if convolves(family) or family.startswith(("gemm", "attention-")):
         return dtype
     return precision_of("fp32" if dtype == "tf32" else dtype)
 
@@ -109,20 +110,35 @@ def _linear(row: WrittenOp) -> Task:
     return _gemm(row, weights=True)
 
 
-def _convolution(family: str) -> Callable[[WrittenOp], Task]:
+_SIDES = {1: "L", 2: "H x W", 3: "D x H x W"}
+_EXAMPLES = {
+    1: "input 16x64x1000, weight 128x64x3",
+    2: "input 16x64x56x56, weight 128x64x3x3",
+    3: "input 4x64x16x56x56, weight 128x64x3x3x3",
+}
+
+
+def _convolution(way: str, sides: int) -> Callable[[WrittenOp], Task]:
+    family = f"{'conv3d' if sides == 3 else 'conv'}-{way}"
+
     def made(row: WrittenOp) -> Task:
-        if not row.shapes:
+        if not row.shapes and sides == 2:
             return _of_family(WrittenOp(family, row.dtype, (), row.numbers))
-        x, weight = row.shaped(2, "two: input 16x64x56x56, weight 128x64x3x3")
-        if len(x) != 4 or len(weight) != 4:
-            raise NotAWork("column shape: a convolution has an input N x C x H x W and a weight K x C x R x S")
-        (n, c, h, w), (k, inner, r, s), groups = x, weight, row["groups"]
+        x, weight = row.shaped(2, f"two: {_EXAMPLES[sides]}")
+        if len(x) != sides + 2 or len(weight) != sides + 2:
+            raise NotAWork(
+                f"column shape: {row.op} has an input N x C x {_SIDES[sides]} and a weight, as {_EXAMPLES[sides]}"
+            )
+        (n, c, *image), (k, inner, *kernel), groups = x, weight, row["groups"]
         if inner * groups != c or k % groups:
             raise NotAWork(f"column shape: {_text(weight)} is no weight for {c} channels in {groups} groups")
         stride, pad, dilation = row["stride"], row["pad"], row["dilation"]
-        if stride < 1 or min(side_of(h, r, stride, pad, dilation), side_of(w, s, stride, pad, dilation)) < 1:
+        out = [0] if stride < 1 else [side_of(*two, stride, pad, dilation) for two in zip(image, kernel, strict=True)]
+        if min(out) < 1:
             raise NotAWork("column shape: no pixel of output is left: check shapes, stride and padding")
-        return Task(family, row.dtype, (n, c, h, w, k, r, s, stride, pad, dilation, groups, row["channels_last"]))
+        geometry = Geometry([stride], [pad], [dilation], groups)
+        last = bool(row["channels_last"])
+        return Task(family, row.dtype, convolution_numbers(x, kernel, (n, k, *out), geometry, channels_last=last))
 
     return made
 
@@ -140,16 +156,32 @@ def _rows(family: str) -> Callable[[WrittenOp], Task]:
 
 
 def _elementwise(family: str, inputs: int) -> Callable[[WrittenOp], Task]:
-    """So many tensors read and one written, all of one shape."""
+    """So many tensors read and one written, all of one shape; of two that are given, one may be broadcast."""
 
     def made(row: WrittenOp) -> Task:
-        elements = math.prod(row.shaped(1, "one")[0]) if row.shapes else row["elements"]
-        nbytes = elements * _itemsize(row.dtype)
+        size, precision = _itemsize(row.dtype), _precision(family, row.dtype)
+        if len(row.shapes) == 2 and inputs == 2:
+            elements, read = _broadcast(*row.shapes), sum(map(math.prod, row.shapes))
+            # One value beside a tensor is no tensor to read, as torch's own ops tell.
+            like = "broadcast" if any(1 < math.prod(shape) < elements for shape in row.shapes) else family
+            return Task(like, precision, (elements, read * size, elements * size))
+        form = "one, or one an input" if inputs == 2 else "one"
+        nbytes = size * (elements := math.prod(row.shaped(1, form)[0]) if row.shapes else row["elements"])
         if family == "copy":
             return copy_task(nbytes)
-        return Task(family, _precision(family, row.dtype), (elements, inputs * nbytes, nbytes))
+        return Task(family, precision, (elements, inputs * nbytes, nbytes))
 
     return made
+
+
+def _broadcast(one: Shape, other: Shape) -> int:
+    """Elements of what comes out of the two."""
+    sides = list(zip_longest(reversed(one), reversed(other), fillvalue=1))
+    if any(a != b and 1 not in (a, b) for a, b in sides):
+        raise NotAWork(
+            f"column shape: {_text(one)} and {_text(other)} are not alike, and none is broadcast to the other"
+        )
+    return math.prod(max(pair) for pair in sides)
 
 
 def _attention(row: WrittenOp) -> Task:
@@ -176,7 +208,11 @@ _FACTORS = ("a_transposed", "b_transposed", "bias")
 _WINDOW = ("stride", "pad", "dilation", "groups", "channels_last")
 _HEADS = ("batch", "heads", "heads_kv", "length", "length_q", "length_kv", "head_dim", "causal", "bias")
 _PRODUCTS = ("gemm", "matmul", "mm", "bmm", "linear")
-_CONVOLUTIONS = {"conv2d": "conv-forward", "conv2d-dgrad": "conv-dgrad", "conv2d-wgrad": "conv-wgrad"}
+_CONVOLUTIONS = {
+    f"conv{sides}d{end}": (way, sides)
+    for sides in (1, 2, 3)
+    for end, way in (("", "forward"), ("-dgrad", "dgrad"), ("-wgrad", "wgrad"))
+}
 _OF_ROWS = {"softmax": "softmax-forward", "layer-norm": "layer-norm-forward"}
 _OF_ELEMENTS = {
     "relu": ("plain", 1),
@@ -186,7 +222,7 @@ _OF_ELEMENTS = {
 }
 _OPS: dict[str, tuple[Callable[[WrittenOp], Task], tuple[str, ...]]] = {
     **{op: (_linear if op == "linear" else _gemm, _FACTORS) for op in _PRODUCTS},
-    **{op: (_convolution(family), _WINDOW) for op, family in _CONVOLUTIONS.items()},
+    **{op: (_convolution(*how), _WINDOW) for op, how in _CONVOLUTIONS.items()},
     **{op: (_rows(family), ()) for op, family in _OF_ROWS.items()},
     **{op: (_elementwise(*how), ()) for op, how in _OF_ELEMENTS.items()},
     "attention": (_attention, _HEADS),
@@ -194,7 +230,7 @@ _OPS: dict[str, tuple[Callable[[WrittenOp], Task], tuple[str, ...]]] = {
 """What makes the task of an op, and the numbers that it takes beside shapes."""
 _SIZES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_PRODUCTS, ("batch", "m", "n", "k")),
-    **dict.fromkeys(_CONVOLUTIONS, ("n", "c", "h", "w", "k", "r", "s")),
+    **{op: ("n", "c", "h", "w", "k", "r", "s") for op, (_, sides) in _CONVOLUTIONS.items() if sides == 2},
     **dict.fromkeys(_OF_ROWS, ("rows", "columns")),
     **dict.fromkeys(_OF_ELEMENTS, ("elements",)),
 }

@@ -14,14 +14,18 @@ _MUST = "must end in .json, .json.gz, .csv, .md or .html"
 
 
 @click.command(short_help="errors of predictions on timed steps")
-@click.option("--on", metavar="DEVICE", help="Only rows of this device.")
+@click.option("--on", metavar="DEVICE,...", help="Only rows of these devices.")
 @click.option(
     "--like",
     metavar="MODEL",
     help="Only rows that resemble this model: the same one, its architecture, its kind; or a kind: convnet, "
     "transformer, hybrid, mlp, recurrent.",
 )
-@click.option("--tier", help="Predictions of this tier; by default the one that `rooflight predict` takes.")
+@click.option(
+    "--tier",
+    help="Predictions of this tier: calibrated, published, transferred or spec; by default the one that `rooflight "
+    "predict` takes.",
+)
 @form_options(
     json="Print one JSON document, every row in it.",
     csv="Print every row as CSV.",

@@ -30,7 +30,10 @@ def from_files(files: Sequence[str], *, on: str | None, output: Path | None, for
     path = _own(made.device.name, force=force) if output is None else output
     made.save(path, force=force)
     from rooflight.commands.output import emit
+    from rooflight.commands.terminal import say
 
+    for doubt in made.doubts:
+        say(f"note: {doubt}")
     emit(json.dumps(_document(made, path), indent=2) if as_json else "\n".join(_lines(made, path, given=output, on=on)))
 
 
@@ -94,26 +97,45 @@ def _left_out(made: RecordedCalibration) -> list[tuple[str, int, float]]:
 
 def _lines(made: RecordedCalibration, path: Path, *, given: Path | None, on: str | None) -> list[str]:
     from rooflight import formatting
+    from rooflight.hardware.calibration import published_name, shipped
     from rooflight.hardware.devices import names
+    from rooflight.prediction.believed_times import SHORT
 
     total = sum(file.total_s for file in made.files)
-    files = "1 file" if len(made.files) == 1 else f"{len(made.files)} files"
     lines = [
-        f"{made.device.title}: {made.points:,} points from {files}, {formatting.percent(made.covered)} of "
-        f"{formatting.seconds(total)} of recorded GPU time"
+        f"{made.device.title}: {_counted(made.points, 'point')} from {_counted(len(made.files), 'file')}, "
+        f"{formatting.percent(made.covered)} of {formatting.seconds(total)} of recorded GPU time"
     ]
     rows = _rows(made)
     width = max(len(family) for family, *_ in rows)
     for family, precision, points, part in rows:
-        counted = f"{points:,} {'point' if points == 1 else 'points'}"
+        counted = _counted(points, "point")
         lines.append(f"  {family:{width}}  {precision:4}  {counted:>12}  {formatting.percent(part):>6} of the time")
-    lines += [f"left out, {formatting.percent(part)} of the time: {reason}" for reason, _, part in _left_out(made)]
+    lines += [
+        _too_short(made, count) if reason == SHORT else f"left out, {formatting.percent(part)} of the time: {reason}"
+        for reason, count, part in _left_out(made)
+    ]
     # A device that a file or a few numbers describe is known by these alone.
     named = on if on is not None and made.device.name not in names() else made.device.name
     use = StepSpec(model="resnet50").command("predict", on=named, calibration=given)
     if any(file.in_steps for file in made.files):
         lines.append("times are those of a running model: warm and cold inputs are not told apart")
-    return [*lines, f"wrote {path}; use it with: {use}"]
+    lines.append(f"wrote {path}; use it with: {use}")
+    if given is None:
+        published = shipped(published_name(made.device.name)) is not None
+        without = "published" if published else "transferred"
+        lines.append(f"to undo it, delete that file; to predict once without it, add: --tier {without}")
+    return lines
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _too_short(made: RecordedCalibration, count: int) -> str:
+    rows = count + sum(len(file.works) for file in made.files if not file.in_steps)
+    are = "is" if count == 1 else "are"
+    return f"{count:,} of {_counted(rows, 'row')} {are} too short to tell more than a launch: left out"
 
 
 def _document(made: RecordedCalibration, path: Path) -> dict[str, Any]:
@@ -132,5 +154,6 @@ def _document(made: RecordedCalibration, path: Path) -> dict[str, Any]:
             {"file": file.name, "source": file.what, "device": file.device, "kernel_time_s": file.total_s}
             for file in made.files
         ],
+        "notes": list(made.doubts),
         "written": str(path),
     }

@@ -68,8 +68,9 @@ def command(**options: Any) -> None:
     """Predict how long a step of MODEL takes and how much memory it needs, on devices of this machine or any other.
 
     MODEL is named as for `rooflight estimate`. Several batches and devices are separated by commas. Every time has a
-    90% interval and a tier: calibrated (micro-benchmarks of the device itself), transferred (those of another device,
-    scaled), or spec (the data sheet).
+    90% interval and a tier: calibrated (micro-benchmarks of the device itself), published (as transferred, corrected by
+    single ops that others timed on it), transferred (micro-benchmarks of another device, scaled), or spec (the data
+    sheet). With a calibration that `rooflight calibrate --from` made the tier is partial, which needs no asking for.
     """
     spec = step_of(options, "predict")
     to, written = forms(options)

@@ -20,6 +20,8 @@ from rooflight.ops.kernel_task import FAMILIES, OUTPUT, Task, convolves
 FORMAT_VERSION = 1
 COMES_ALONG = "comes with rooflight"
 """Where a calibration is from that is not the user's own."""
+FROM_FILES = "made from times that were there already, by rooflight calibrate --from"
+"""The first note of such a calibration; what comes after it is what is hard to believe of those times."""
 
 
 class TimedPoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,6 +81,11 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     partial: bool = False
     """Does it hold only what somebody happened to time? What lies far from its points is then transferred from another
     device, corrected by what the points near it say."""
+
+    def __repr__(self) -> str:
+        """Short: it may hold a hundred thousand points."""
+        points = sum(len(group.rows) for group in self.points)
+        return f"Calibration({self.device}, made {self.made or 'at some time'}: {points:,} timed points)"
 
 
 def _fault_of(calibration: Calibration) -> str | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from rooflight import views
 from rooflight.errors import BadInput
-from rooflight.hardware.devices import find, names
+from rooflight.hardware.devices import find, names, several
 from rooflight.prediction.checked_steps import (
     KERNELS,
     PARTS,
@@ -23,6 +23,7 @@ from rooflight.prediction.checked_steps import (
     spread_of,
 )
 
+_ROWS_OF = {"mlp": "MLPs", "recurrent": "recurrent networks"}
 KINDS = ("convnet", "transformer", "hybrid", "mlp", "recurrent", *PARTS)
 LENGTHS = ((1e-3, "below 1 ms"), (1e-2, "1 to 10 ms"), (1e-1, "10 to 100 ms"), (float("inf"), "100 ms and more"))
 _WORST = 10
@@ -32,6 +33,7 @@ _SERIES = ("rtx", "xeon", "epyc")
 """How names of different chips begin."""
 _ZOOS = ("timm:", "torchvision:", "hf:")
 _ARCHITECTURE = re.compile(r"[a-z]+?(?=v\d|[\d_./-]|$)")
+_FACTORY = re.compile(r"\.py(:|$)")
 _VARIANTS = ("tf_", "legacy_", "adv_", "ens_", "jx_")
 """How names of ported weights begin: the network is another name's."""
 
@@ -77,7 +79,7 @@ class Accuracy(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
     made: str
     """The day."""
     on: str | None
-    """The device that was asked for."""
+    """The device that was asked for; several with commas between them."""
     like: str | None
     """The model that was asked for."""
     tier: str | None
@@ -100,20 +102,21 @@ class Accuracy(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
         return tuple(group for group in self.groups if group.by == by)
 
 
-def accuracy(on: str | None = None, like: str | None = None, tier: str | None = None) -> Accuracy:
+def accuracy(on: str | Sequence[str] | None = None, like: str | None = None, tier: str | None = None) -> Accuracy:
     """How far predictions are from steps that were timed, published or recorded: those that come with rooflight.
 
-    `on`: a device. `like`: a model by name, or a kind (`convnet`, `transformer`, `hybrid`, `mlp`, `recurrent`): the
-    rows that resemble it, by the same model, the same architecture, the same kind. `tier`: `calibrated`,
-    `published`, `transferred` or `spec`; by default the one that `predict` takes for each device.
+    `on`: a device; several in a list, or separated by commas. `like`: a model by name, or a kind (`convnet`,
+    `transformer`, `hybrid`, `mlp`, `recurrent`): the rows that resemble it, by the same model, the same architecture,
+    the same kind. `tier`: `calibrated`, `published`, `transferred` or `spec`; by default the one that `predict` takes
+    for each device.
 
         >>> rooflight.accuracy(on="t4")
         >>> rooflight.accuracy(like="resnet50").by("likeness")
     """
     table = shipped_steps()
-    device = None if on is None else _device(on)
+    devices = None if on is None else _devices(on)
     _check_tier(tier)
-    rows = tuple(row for row in table.rows if device in (None, row.device))
+    rows = tuple(row for row in table.rows if devices is None or row.device in devices)
     pairs = judged(rows, tier)
     levels = [] if like is None else _resembling(like, rows)
     if like is not None:
@@ -124,12 +127,12 @@ def accuracy(on: str | None = None, like: str | None = None, tier: str | None = 
     return Accuracy(
         rooflight=table.rooflight,
         made=table.made,
-        on=device,
+        on=None if devices is None else ",".join(devices),
         like=like,
         tier=tier,
         steps=spread_of(steps) if steps else None,
         groups=(
-            *(_group("likeness", name, "all", some) for name, of in levels if (some := judged(of, tier))),
+            *(_group("likeness", name, "all", some) for name, of in levels if (some := judged(_timed(of), tier))),
             *_groups("device", pairs, lambda row: row.device if row.scope != KERNELS else None),
             *_groups("kernels", pairs, lambda row: row.device if row.scope == KERNELS else None),
             *_groups("kind", pairs, lambda row: row.kind if row.scope != KERNELS else None, whole=True),
@@ -141,8 +144,13 @@ def accuracy(on: str | None = None, like: str | None = None, tier: str | None = 
         worst=_worst(pair for pair in pairs if pair[0].scope != KERNELS),
         rows=rows,
         sources={name: source for name, source in table.sources.items() if any(row.source == name for row in rows)},
-        notes=tuple(_notes(device, like, tier, rows)),
+        notes=tuple(_notes(devices, like, tier, rows)),
     )
+
+
+def _devices(on: str | Sequence[str]) -> list[str]:
+    """Each once, as `predict` takes them."""
+    return list(dict.fromkeys(_device(name.strip()) for name in (several(on) if isinstance(on, str) else on)))
 
 
 def _device(on: str) -> str:
@@ -164,6 +172,11 @@ def _check_tier(tier: str | None) -> None:
 
 
 # --- groups ---
+
+
+def _timed(rows: Sequence[CheckedStep]) -> list[CheckedStep]:
+    """Without times of kernels alone, which are no steps, and are told apart from them."""
+    return [row for row in rows if row.scope != KERNELS]
 
 
 def _groups(
@@ -255,7 +268,13 @@ def architecture(model: str) -> str:
 def _resembling(like: str, rows: Sequence[CheckedStep]) -> list[tuple[str, list[CheckedStep]]]:
     """Rows of the same model, of the same architecture, of the same kind: each holds those before it."""
     if like in KINDS:
-        return [(f"{like}s" if like not in PARTS else like, [row for row in rows if row.kind == like])]
+        plural = like if like in PARTS else _ROWS_OF.get(like, f"{like}s")
+        return [(plural, [row for row in rows if row.kind == like])]
+    if _FACTORY.search(like):
+        raise BadInput(
+            f"--like={like}: rows are of models with names, and that is a file of yours: say what kind of model it is: "
+            f"{', '.join(KINDS[: -len(PARTS)])}"
+        )
     everything = [row for row in shipped_steps().rows if row.kind not in PARTS]
     name, design = plain_name(like), architecture(like)
     kinds = [row.kind for row in everything if plain_name(row.model) == name] or [
@@ -277,6 +296,8 @@ def _resembling(like: str, rows: Sequence[CheckedStep]) -> list[tuple[str, list[
 
 # --- what must be said ---
 
+_WOULD = "a step timed there with `rooflight measure`, beside `rooflight predict`, would check it"
+
 
 def _other_boards(device: str) -> list[str]:
     """With timed steps, of the same chip by name: `v100-pcie-32` for `v100-sxm2-16`."""
@@ -285,22 +306,29 @@ def _other_boards(device: str) -> list[str]:
     return others if chip not in _SERIES else []
 
 
-def _notes(device: str | None, like: str | None, tier: str | None, rows: Sequence[CheckedStep]) -> Iterable[str]:
+def _notes(
+    devices: Sequence[str] | None, like: str | None, tier: str | None, rows: Sequence[CheckedStep]
+) -> Iterable[str]:
     table = shipped_steps()
-    would = "a step timed there with `rooflight measure`, beside `rooflight predict`, would check it"
-    if device is not None and not any(row.device == device for row in table.rows):
-        others = _other_boards(device)
-        beside = f" (other boards of the chip were: {', '.join(others)})" if others else ""
-        yield f"never checked on {device}: no timed step of it comes with rooflight{beside}; {would}"
-        return
-    few = device is not None and sum(row.device == device and row.is_step for row in table.rows) < _FEW
-    if device is not None and few and (others := _other_boards(device)):
-        yield f"of few steps; other boards of the chip have more: rooflight accuracy --on {others[0]}"
-    if not rows and like is not None:
-        yield f"no timed step of {device} resembles {like}: {would}"
-    if device is None:
+    for device in devices or ():
+        yield from _notes_of(device)
+    checked = None if devices is None else [name for name in devices if any(row.device == name for row in table.rows)]
+    if not rows and like is not None and checked != []:
+        of = "" if checked is None else f" of {', '.join(checked)}"
+        yield f"no timed step{of} resembles {like}: {_WOULD}"
+    if devices is None:
         without = [name for name in names() if name not in table.tiers]
         if without:
-            yield f"never checked on {', '.join(without)}: {would}"
+            yield f"never checked on {', '.join(without)}: {_WOULD}"
     if tier is not None and rows and not judged(rows, tier):
         yield f"no row of these was predicted by the tier {tier}"
+
+
+def _notes_of(device: str) -> Iterable[str]:
+    rows = [row for row in shipped_steps().rows if row.device == device]
+    others = _other_boards(device)
+    if not rows:
+        beside = f" (other boards of the chip were: {', '.join(others)})" if others else ""
+        yield f"never checked on {device}: no timed step of it comes with rooflight{beside}; {_WOULD}"
+    elif sum(row.is_step for row in rows) < _FEW and others:
+        yield f"{device} has few steps; other boards of the chip have more: rooflight accuracy --on {others[0]}"

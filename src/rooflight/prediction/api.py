@@ -26,6 +26,7 @@ from rooflight.prediction.cluster_run import Cluster, OneDevice, layout_of
 from rooflight.prediction.device_run import SpecTier, TimeSource, device_runs, predicted
 from rooflight.prediction.generations import GenerationTrace, by_generation, joined
 from rooflight.prediction.paleo import Ppp, given_ppp
+from rooflight.prediction.recorded_calibration import RecordedCalibration
 from rooflight.prediction.resolve_devices import (
     assumed_notes,
     ceilings_of,
@@ -66,7 +67,7 @@ def predict(
     on: str | Device | Sequence[str | Device] = "h200",
     tier: str | None = None,
     ppp: float | Ppp | None = None,
-    calibration: Calibration | str | Path | None = None,
+    calibration: Calibration | RecordedCalibration | str | Path | None = None,
     advice: bool | None = None,
     find_savings: bool = True,
     roofline: bool = False,
@@ -80,8 +81,9 @@ def predict(
     """Predicted time and memory of one step, for every device in `on` and every batch; none of them is needed.
 
     `model` and its options are those of `rooflight.estimate`. `on`: names of the database, .toml files, or `here`;
-    several in a list, or separated by commas. `tier`: `calibrated`, `transferred` or `spec`; by default the most
-    accurate that each device has data for (`ppp` needs `spec`). `calibration`: a file written by `rooflight calibrate`.
+    several in a list, or separated by commas. `tier`: `calibrated`, `published`, `transferred` or `spec`; by default
+    the most accurate that each device has data for (`ppp` needs `spec`). `calibration`: a file written by `rooflight
+    calibrate`, or what `rooflight.calibration_from` returns.
     `graphs`: the step as one CUDA graph. `compile`, `fused`, `channels_last` and `pad` are changes of the traced step.
     `roofline`: roofs and points beside every prediction. `gpus` in each of `nodes`, working together as `parallel` says
     (`ddp`, `fsdp`, `tp`, `pp`, `8x4x2`, ...): the batch is then that of one replica, cut into `micro_batches`.
@@ -94,7 +96,7 @@ def predict(
     """
     spec = StepSpec.given(model, step, verb="predict", inputs=inputs, kwargs=kwargs)
     _check_devices(on)
-    given = read_calibration(calibration)
+    given = read_calibration(calibration.calibration if isinstance(calibration, RecordedCalibration) else calibration)
     devices = devices_of(on, given)
     batches, live = _batches(spec, model), spec.model if isinstance(model, (str, StepSpec)) else model
     layout = layout_of(spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
@@ -321,6 +323,10 @@ def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None) -> st
     """The tier that was asked for, if everything that was asked for goes together."""
     if not devices:
         raise BadInput("no device given: name one with --on (see `rooflight list devices`)")
+    if tier == "partial":
+        raise BadInput(
+            "the tier partial is not asked for: a calibration by `rooflight calibrate --from` makes it: leave it out"
+        )
     if tier is not None and tier not in TIERS:
         raise BadInput(f"unknown tier {tier!r}; known: {', '.join(TIERS)}")
     if ppp is not None and tier not in (None, "spec"):

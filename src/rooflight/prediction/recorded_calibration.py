@@ -19,22 +19,19 @@ from rooflight.calibration.recorded_points import LeftOut, RecordedTimes, TimedT
 from rooflight.errors import BadFile, BadInput
 from rooflight.files import load, read_bytes, write_atomically
 from rooflight.formatting import seconds as time_text
-from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, TimedPoints
+from rooflight.hardware.calibration import FORMAT_VERSION, FROM_FILES, Calibration, TimedPoints
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.hardware.recorded_tables import encode
 from rooflight.ledger import Ledger
 from rooflight.ops.kernel_task import Task
-from rooflight.prediction.possible_times import ALLOWANCE, LeastTime, least_time
+from rooflight.prediction.believed_times import SHORT, SHORT_S, doubts, long_enough, refuse_impossible, refuse_units
+from rooflight.prediction.possible_times import ALLOWANCE, least_time
 from rooflight.prediction.resolve_devices import device_of
 
 IMPOSSIBLE = "times below what the device can do"
 _MOST_IMPOSSIBLE = 0.1
 """Of a recording's works: more of them, and it is of another device than it is taken for."""
-_LAUNCH_S = 10e-6
-"""What a call may take beside its work, and more, in a table."""
-_FAR_BELOW, _FAR_ABOVE = 20.0, 300.0
-"""Times off the roof, and off the roof and a launch: no op is, and a unit that is wrong by 1000 makes them all so."""
 RUNNING = "kernels of a running model, their inputs partly in caches"
 
 
@@ -55,10 +52,19 @@ class RecordedCalibration:
         return sum(len(group.rows) for group in self.calibration.points)
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is hard to believe of the times: predictions say it too."""
+        return tuple(doubt for file in self.files for doubt in file.doubts)
+
+    @property
     def covered(self) -> float:
         """The part of the recorded time that gave points."""
         total = sum(file.total_s for file in self.files)
         return sum(work.seconds for file in self.files for work in file.works) / total if total else 0.0
+
+    def __repr__(self) -> str:
+        points = f"{self.points:,} point{'s' * (self.points != 1)}"
+        return f"RecordedCalibration({self.device.name}: {points} from {', '.join(file.name for file in self.files)})"
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """For `rooflight.predict(calibration=...)`; `force` allows to replace an existing file."""
@@ -114,7 +120,7 @@ def _read(path: str | Path) -> RecordedTimes | _ReadTable:
     if recordings.is_recorded(path):
         return _of_ledger(load(path), str(path))
     path = Path(path)
-    content = read_bytes(path, what="file of times")
+    content = read_bytes(path, what="trace, ledger or table of times")
     if not content.strip():
         raise BadFile(f"{path} is empty: give a trace, a measured ledger or a table of times")
     if content.lstrip()[:1] not in (b"{", b"["):
@@ -204,57 +210,29 @@ def _named(name: str) -> Device | None:
 
 def _checked(file: RecordedTimes | _ReadTable, device: Device) -> RecordedTimes:
     if isinstance(file, _ReadTable):
-        works = points_csv.works_of(file.rows, device, name=file.name)
-        _refuse_units(works, device, file.name)
-        for work in works:
-            _refuse_impossible(work, device)
-        what = f"{Path(file.name).name}, a table of times: warm or cold is not told"
-        return RecordedTimes(file.name, what, file.device, tuple(works), sum(w.seconds for w in works), LeftOut())
+        return _checked_table(file, device)
     bad = [work for work in file.works if work.seconds < ALLOWANCE * least_time(work.task, device).seconds]
     if len(bad) > _MOST_IMPOSSIBLE * len(file.works):
-        _refuse_impossible(bad[0], device, end=f"; so are {len(bad):,} of {len(file.works):,} times of {file.name}")
+        refuse_impossible(bad[0], device, end=f"; so are {len(bad):,} of {len(file.works):,} times of {file.name}")
     for work in bad:
         file.left_out.add(IMPOSSIBLE, work.seconds)
     works = [work for work in file.works if work not in bad]
     return replace(file, works=tuple(works))
 
 
-def _refuse_impossible(work: TimedTask, device: Device, *, end: str = "") -> None:
-    least = least_time(work.task, device)
-    if work.seconds >= ALLOWANCE * least.seconds:
-        return
-    hint = "is it of another device, or in another unit?"
-    if work.task.precision == "fp32" and "tf32" in device.tensor_flops_per_s:
-        tf32 = least_time(Task(work.task.family, "tf32", work.task.numbers), device)
-        hint = "did it run in tf32?" if work.seconds >= ALLOWANCE * tf32.seconds else hint
-    raise BadFile(f"{work.place}: {_faster(work, least, device)}{end}: {hint}")
-
-
-def _faster(work: TimedTask, least: LeastTime, device: Device) -> str:
-    return (
-        f"{time_text(work.seconds)} is faster than {device.title} can be, which takes {time_text(least.seconds)} "
-        f"at {least.roof}"
+def _checked_table(file: _ReadTable, device: Device) -> RecordedTimes:
+    works = points_csv.works_of(file.rows, device, name=file.name)
+    refuse_units(works, device, file.name)
+    for work in works:
+        refuse_impossible(work, device)
+    (kept, short), left_out = long_enough(works, device), LeftOut()
+    for work in short:
+        left_out.add(SHORT, work.seconds)
+    what = f"{Path(file.name).name}, a table of times: warm or cold is not told"
+    total = sum(work.seconds for work in works)
+    return RecordedTimes(
+        file.name, what, file.device, tuple(kept), total, left_out, doubts=tuple(doubts(kept, device, file.name))
     )
-
-
-def _refuse_units(works: Sequence[TimedTask], device: Device, name: str) -> None:
-    """All times far off the roofs to one side are in another unit."""
-    timed = [(work.seconds, least_time(work.task, device).seconds) for work in works]
-    large = [roof / spent for spent, roof in timed if roof > _LAUNCH_S]
-    slow = [spent / (roof + _LAUNCH_S) for spent, roof in timed]
-    for ratios, limit, which in ((large, _FAR_BELOW, "large works are below"), (slow, _FAR_ABOVE, "works are above")):
-        if len(ratios) > 1 and min(ratios) > limit:
-            factor = f"{statistics.median(ratios):,.0f} times in the median"
-            raise BadFile(
-                f"{name}: all {len(ratios):,} times of {which} what {device.title} takes, by {factor}: is the unit of "
-                "the time column right?"
-            )
-    for work, ratio in zip(works, slow, strict=True):
-        if ratio > _FAR_ABOVE:
-            raise BadFile(
-                f"{work.place}: {time_text(work.seconds)} is {ratio:,.0f} times what {device.title} takes at its "
-                "roofs: is it in another unit?"
-            )
 
 
 def _nothing(files: Sequence[RecordedTimes]) -> str:
@@ -263,6 +241,13 @@ def _nothing(files: Sequence[RecordedTimes]) -> str:
         for reason, (_, spent) in file.left_out.reasons.items():
             reasons[reason] = reasons.get(reason, 0.0) + spent
     names = ", ".join(file.name for file in files)
+    if set(reasons) == {SHORT}:
+        rows = sum(count for file in files for count, _ in file.left_out.reasons.values())
+        which = f"all {rows:,} rows are" if rows > 1 else "its one row is"
+        return (
+            f"{names}: {which} too short to tell more than a launch (below {time_text(SHORT_S)} by what is "
+            "transferred): time larger works, or give a trace of the profiler, whose times are of kernels alone"
+        )
     most = max(reasons, key=lambda reason: reasons[reason], default="no kernel has a time")
     return f"{names}: no op can be used; most of the time is of {most}"
 
@@ -283,7 +268,7 @@ def _calibration(files: Sequence[RecordedTimes], device: Device) -> Calibration:
         cuda=cuda.pop() if len(cuda) == 1 else "",
         made=date.today().isoformat(),
         points=tuple(group for file in files for group in _points(file)),
-        notes=("made from times that were there already, by rooflight calibrate --from",),
+        notes=(FROM_FILES, *(doubt for file in files for doubt in file.doubts)),
         partial=True,
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rooflight.errors import BadInput
-from rooflight.hardware.calibration import Calibration, calibration_for, read
+from rooflight.hardware.calibration import FROM_FILES, Calibration, calibration_for, read
 from rooflight.hardware.described import ASSUMED, is_described
 from rooflight.hardware.device import Device, Figure, figures
 from rooflight.hardware.devices import find, names, recognise_name, several
@@ -37,7 +37,7 @@ def read_calibration(given: str | Path | Calibration | None) -> Calibration | No
     if given is None or isinstance(given, Calibration):
         return given
     if not isinstance(given, (str, Path)):
-        raise BadInput(f"--calibration is a file of `rooflight calibrate`, not {given!r}")
+        raise BadInput(f"--calibration is a file of `rooflight calibrate`, not a {type(given).__name__}")
     return read(Path(given))
 
 
@@ -172,7 +172,7 @@ def predictor_of(device: Device, tier: str | None, given: Calibration | None) ->
         )
     stored = calibration_for(device.name) if tier in (None, "calibrated") else None
     if stored is not None and stored[0].partial:
-        return corrected(device, stored[0], stored[1]), ()
+        return corrected(device, stored[0], stored[1]), _doubts(device, stored[0])
     if stored is None or in_database:
         return predictor(device, tier), ()
     return Predictor(device, "calibrated", CalibratedModel(stored[0], speed_of(device)), stored[1]), ()
@@ -202,7 +202,7 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
                 f"--calibration holds some works of {given.device!r}, and whether that is {device.name} nobody knows: "
                 f"give one made with `rooflight calibrate --from ... --on {device.name}`"
             )
-        return corrected(device, given, f"given, made on {given.device}"), ()
+        return corrected(device, given, f"given, made on {given.device}"), _doubts(device, given)
     if origin is None or origin.name == device.name:
         same = origin is not None or given.device in (*device.recognised_as, device.title.partition(",")[0])
         notes = () if same else (f"the calibration was made on {given.device!r}, which is taken to be {device.name}",)
@@ -215,6 +215,11 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
     model = CalibratedModel(given, speed_of(origin))
     note = f"the calibration was made on {given.device}: its times are transferred to {device.name}"
     return Predictor(device, "transferred", model, f"transferred from {origin.name} (given)"), (note,)
+
+
+def _doubts(device: Device, partial: Calibration) -> tuple[str, ...]:
+    """What is hard to believe of the times that it was made from."""
+    return tuple(f"calibration of {device.name}: {note}" for note in partial.notes if note != FROM_FILES)
 
 
 def own_workspaces(predictors: Iterable[Predictor]) -> dict[str, tuple[WorkspacePoints, ...]]:

@@ -76,7 +76,7 @@ def _row(row: CheckedStep) -> dict[str, Any]:
 
 def _title(accuracy: Accuracy) -> str:
     parts = ["predictions beside timed steps"]
-    parts += [f"on {accuracy.on}"] if accuracy.on else []
+    parts += [f"on {accuracy.on.replace(',', ', ')}"] if accuracy.on else []
     parts += [f"like {accuracy.like}"] if accuracy.like else []
     parts += [f"tier {accuracy.tier}"] if accuracy.tier else []
     return " · ".join(parts)
@@ -87,7 +87,7 @@ def _lines(accuracy: Accuracy) -> list[str]:
     if steps is None:
         return []
     devices = len({row.device for row in accuracy.rows if row.is_step})
-    where = "" if accuracy.on else f" on {devices} device{'s' * (devices > 1)}"
+    where = "" if accuracy.on and "," not in accuracy.on else f" on {devices} device{'s' * (devices > 1)}"
     return [
         f"{steps.rows:,} step{'s' * (steps.rows > 1)}{where}: {steps.mean:.0%} off in the mean, "
         f"{steps.median:.0%} in the median, {steps.worst:.0%} at worst; {steps.inside:.0%} inside their 90% interval"
@@ -141,7 +141,7 @@ def _worst(worst: Sequence[WorstRow]) -> Table:
         (Column("predicted", seconds, raw="predicted_s"), lambda one: one.row.predictions[one.tier][0]),
         (Column("error", _signed), lambda one: one.error),
     ]
-    return table_of(columns, worst, title="farthest off")
+    return table_of(columns, worst, title="farthest off, by the ratio of the two times")
 
 
 def raw_table(accuracy: Accuracy) -> Table:

@@ -348,8 +348,7 @@ def _of_devices(predictions: Predictions, lines_of: Callable[[ClusterPrediction]
 
 def _small_print(predictions: Predictions) -> list[str]:
     lines = [_TIERS[tier] for tier in dict.fromkeys(prediction.tier for prediction in predictions)]
-    sources = {row.device: predictions.calibrations.get(row.device) or row.source for row in predictions}
-    lines += [f"{', '.join(devices)}: {source}" for source, devices in _by_value(sources.items()).items()]
+    lines += _sources(predictions)
     if len(predictions.devices) <= _SOURCED:
         lines += [_figures(device, predictions.precisions) for device in predictions.devices]
     else:
@@ -362,6 +361,23 @@ def _small_print(predictions: Predictions) -> list[str]:
         f"{header.torch}, rooflight {header.rooflight}"
     )
     return lines
+
+
+def _sources(predictions: Predictions) -> list[str]:
+    """What the times of every device come from; a calibration that several use in their own ways is described once."""
+    # `transferred from h200: NVIDIA H200, 2026-11-15, ...` is how a calibration is used, and which one it is.
+    parts = {device: words.partition(": ")[::2] for device, words in predictions.calibrations.items()}
+    ways = _by_value(dict.fromkeys(parts.values()))
+    shared = [which for which, how in ways.items() if which and len(how) > 1]
+    sources = {row.device: predictions.calibrations.get(row.device) or row.source for row in predictions}
+    said = {
+        device: parts[device][0] if device in parts and parts[device][1] in shared else source
+        for device, source in sources.items()
+    }
+    return [
+        *(f"{', '.join(devices)}: {source}" for source, devices in _by_value(said.items()).items()),
+        *(f"the calibration that these share: {which}" for which in shared),
+    ]
 
 
 def _by_value(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
