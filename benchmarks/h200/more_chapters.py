@@ -106,7 +106,7 @@ def main():
             out.write_text(json.dumps(about | {"points": rows}) + "\n")
 
 
-MOST = {"gate": 450, "pointwise": 3000, "depthwise": 900, "grouped": 3500, "general": 5000, "gemm": 1200,
+MOST = {"gate": 450, "pointwise": 9000, "depthwise": 900, "grouped": 9000, "general": 6000, "gemm": 1200,
         "group-norm-forward": 400, "group-norm-backward": 400}  # fmt: skip
 OTHERS = 700
 

@@ -80,7 +80,8 @@ def test_a_prediction_is_told_the_error_of_its_kind_of_step(table: CheckedSteps)
     # kernels alone are not among them.
     checked = checked_on("t4", "transferred", "infer")
     assert checked.text == (
-        "on 6 published inference steps of this GPU: 13% in the mean, 30% at worst; of the GPU's time alone 700%"
+        "on 6 published inference steps of convnets on this GPU: 13% in the mean, 30% at worst; of the GPU's time alone "
+        "700%"
     )
     assert (checked.steps, checked.step) == (6, "infer")
     assert checked.gpu_time_error == pytest.approx(7.0)  # the row of kernels alone: 8 s predicted, 1 s measured
@@ -88,24 +89,28 @@ def test_a_prediction_is_told_the_error_of_its_kind_of_step(table: CheckedSteps)
     assert checked.inside == pytest.approx(5 / 6)
 
 
-def test_models_of_its_kind_come_first_where_there_are_enough(table: CheckedSteps) -> None:
+def test_steps_of_its_kind_come_first_however_few(table: CheckedSteps) -> None:
     checked = checked_on("t4", "transferred", "infer", model_kind="convnet")
     assert checked.text.startswith("on 6 published inference steps of convnets on this GPU: 13% in the mean")
     assert (checked.steps, checked.step, checked.model_kind) == (6, "infer", "convnet")
-    other = checked_on("t4", "transferred", "infer", model_kind="transformer")
-    assert other == checked_on("t4", "transferred", "infer") and other.model_kind is None
-    # one training step is too few: with the six of inference, all of convnets
     train = checked_on("t4", "transferred", "train", model_kind="convnet")
-    assert train.text.startswith("on 7 published steps of convnets on this GPU: 19% in the mean, 50% at worst")
+    assert train.text.startswith("on 1 published training step of convnets on this GPU: 50% in the mean")
 
 
-def test_of_too_few_of_a_kind_all_are_told(table: CheckedSteps) -> None:
-    # one training step, 50% off: with the others (0.8 + 0.5) / 7 = 18.6%
-    checked = checked_on("t4", "transferred", "train")
-    assert checked.text == (
-        "on 7 published steps of this GPU: 19% in the mean, 50% at worst; of the GPU's time alone 700%"
+def test_what_nobody_timed_is_said_before_what_is_told_instead(table: CheckedSteps) -> None:
+    other = checked_on("t4", "transferred", "infer", model_kind="transformer")
+    assert other.text.startswith(
+        "no step of transformers was checked; on 6 published inference steps of convnets on this GPU: 13% in the mean"
     )
-    assert checked.step is None and checked.mean_error == pytest.approx(1.3 / 7)
+    assert (other.step, other.model_kind) == ("infer", None)
+    # all seven: (0.8 + 0.5) / 7 = 18.6%
+    decode = checked_on("t4", "transferred", "decode", model_kind="convnet")
+    assert decode.text.startswith(
+        "no decode step of convnets was checked; on 7 published steps of convnets on this GPU: 19% in the mean, 50% at"
+    )
+    assert decode.step is None and decode.mean_error == pytest.approx(1.3 / 7)
+    neither = checked_on("t4", "transferred", "decode", model_kind="transformer")
+    assert neither.text.startswith("no decode step of transformers was checked; on 7 published steps of convnets")
 
 
 def test_what_was_never_checked_says_so(table: CheckedSteps) -> None:

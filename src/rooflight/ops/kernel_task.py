@@ -112,11 +112,11 @@ def attention_task(kernel: str, precision: str, way: str, numbers: tuple[int, ..
     return Task(f"attention-{kernel}-{way}", precision, numbers)
 
 
-def decode_rows(family: str, rows: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
+def decode_rows(family: str, rows: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
     """Points of a family, and those among them that older calibrations have there but that are of one query."""
     if not (family.startswith("attention-") and family.endswith("-forward")):
-        return [list(row) for row in rows], []
-    several = [list(row) for row in rows if row[_LENGTH_Q] != 1]
+        return rows, []
+    several = [row for row in rows if row[_LENGTH_Q] != 1]
     one = [[*(row[place] for place in _OF_FORWARD), *row[-3:]] for row in rows if row[_LENGTH_Q] == 1]
     return several, one
 
@@ -126,9 +126,19 @@ Numbers = TypeVar("Numbers", np.int64, np.float64)
 
 def rows_of(tasks: Sequence[Task], kind: type[Numbers]) -> npt.NDArray[Numbers]:
     """One row a task of a family. Where one convolution tells the sides of its output, all do."""
-    if len({len(task.numbers) for task in tasks}) <= 1:
-        return np.array([task.numbers for task in tasks], dtype=kind)
-    return np.concatenate([with_output(np.array([task.numbers], dtype=kind)) for task in tasks])
+    return table_of([task.numbers for task in tasks], kind)
+
+
+def table_of(numbers: Sequence[Sequence[int]], kind: type[Numbers]) -> npt.NDArray[Numbers]:
+    """The same of their numbers alone."""
+    lengths = np.array([len(row) for row in numbers])
+    if len(set(lengths.tolist())) <= 1:
+        return np.array(numbers, dtype=kind)
+    table = np.empty((len(numbers), len(CONVOLUTION) + len(OUTPUT)), dtype=kind)
+    for length in set(lengths.tolist()):
+        places = np.flatnonzero(lengths == length)
+        table[places] = with_output(np.array([numbers[place] for place in places.tolist()], dtype=kind))
+    return table
 
 
 def with_output(convolutions: npt.NDArray[Numbers]) -> npt.NDArray[Numbers]:

@@ -19,11 +19,11 @@ from rooflight.prediction.checked_steps import (
     ErrorSpread,
     RowSource,
     judged,
+    kind_in_words,
     shipped_steps,
     spread_of,
 )
 
-_ROWS_OF = {"mlp": "MLPs", "recurrent": "recurrent networks"}
 KINDS = ("convnet", "transformer", "hybrid", "mlp", "recurrent", *PARTS)
 LENGTHS = ((1e-3, "below 1 ms"), (1e-2, "1 to 10 ms"), (1e-1, "10 to 100 ms"), (float("inf"), "100 ms and more"))
 _WORST = 10
@@ -268,7 +268,7 @@ def architecture(model: str) -> str:
 def _resembling(like: str, rows: Sequence[CheckedStep]) -> list[tuple[str, list[CheckedStep]]]:
     """Rows of the same model, of the same architecture, of the same kind: each holds those before it."""
     if like in KINDS:
-        plural = like if like in PARTS else _ROWS_OF.get(like, f"{like}s")
+        plural = like if like in PARTS else kind_in_words(like)
         return [(plural, [row for row in rows if row.kind == like])]
     if _FACTORY.search(like):
         raise BadInput(

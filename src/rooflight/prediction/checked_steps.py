@@ -24,10 +24,6 @@ KERNELS = "kernels"
 """The scope of a time that is of kernels alone: what `gpu_time_s` says. All others are of a whole step."""
 PARTS = ("op", "chain of ops")
 """Kinds of rows that are no steps of a model."""
-_ENOUGH = 5
-"""With as many steps of its kind, inference or training, of models of its kind, a prediction is told the error of those
-alone."""
-
 _MODELS = {"mlp": "MLPs", "recurrent": "recurrent networks"}
 
 
@@ -211,9 +207,9 @@ def checked_on(
     device_kind: str = "gpu",
     own_calibration: bool = False,
 ) -> Checked:
-    """What is known of predictions of this device by this tier: of such steps of such models, where there are enough of
-    them; else of such steps, or of such models; else of all. `own_calibration`: times come from a calibration that is
-    not rooflight's."""
+    """What is known of predictions of this device by this tier: of such steps of such models, where somebody timed one;
+    else of such models, or of such steps, or of all, and that is said. `own_calibration`: times come from a calibration
+    that is not rooflight's."""
     here = "CPU" if device_kind == "cpu" else "GPU"
     if own_calibration:
         return Checked(text="never checked with this calibration")
@@ -221,20 +217,22 @@ def checked_on(
     steps = [row for row in of_device if row.is_step]
     if not judged(steps, tier):
         return Checked(text=f"never checked on this {here}" + (" with this tier" if steps else ""))
-    for like in ({"step": step, "kind": model_kind}, {"step": step}, {"kind": model_kind}, {}):
+    asked = {name: value for name, value in {"kind": model_kind, "step": step}.items() if value is not None}
+    for like in (asked, *({name: value} for name, value in asked.items()), {}):
         pairs = judged([row for row in steps if _is_like(row, like)], tier)
-        if len(pairs) >= _ENOUGH or not like:
+        if pairs:
             break
     spread = spread_of(pairs)
     kernels = judged([row for row in of_device if row.scope == KERNELS and _is_like(row, like)], tier)
     kernel_error = spread_of(kernels).mean if kernels else None
     who = "recorded" if all(row.source.startswith("h200") for row, _ in pairs) else "published"
-    word = {"infer": "inference ", "train": "training "}.get(like.get("step") or "", "")
-    models = f"of {_MODELS.get(model_kind or '', f'{model_kind}s')} on" if "kind" in like else "of"
     alone = "" if kernel_error is None else f"; of the GPU's time alone {kernel_error:.0%}"
+    text = (
+        f"{spread.rows:,} {who} {_steps_in_words([row for row, _ in pairs])} on this {here}: {spread.mean:.0%} in the "
+        f"mean, {spread.worst:.0%} at worst{alone}"
+    )
     return Checked(
-        text=f"on {spread.rows:,} {who} {word}step{'s' * (spread.rows > 1)} {models} this {here}: "
-        f"{spread.mean:.0%} in the mean, {spread.worst:.0%} at worst{alone}",
+        text=f"on {text}" if like == asked else f"{_missing(asked, like)}; on {text}",
         steps=spread.rows,
         step=like.get("step"),
         model_kind=like.get("kind"),
@@ -245,5 +243,28 @@ def checked_on(
     )
 
 
-def _is_like(row: CheckedStep, like: Mapping[str, str | None]) -> bool:
+def _steps_in_words(rows: Sequence[CheckedStep]) -> str:
+    """`inference steps of convnets`; of several kinds, all that there are."""
+    words = {_STEPS.get(row.step, row.step) for row in rows}
+    kinds = [kind_in_words(kind) for kind in dict.fromkeys(row.kind for row in rows)]
+    listed = f"{', '.join(kinds[:-1])} and {kinds[-1]}" if len(kinds) > 1 else kinds[0]
+    return f"{words.pop() + ' ' if len(words) == 1 else ''}step{'s' * (len(rows) > 1)} of {listed}"
+
+
+def _missing(asked: Mapping[str, str], like: Mapping[str, str]) -> str:
+    """What of that which was asked for nobody timed."""
+    step = f"{_STEPS.get(asked['step'], asked['step'])} " if "step" in asked and "step" not in like else ""
+    of = f" of {kind_in_words(asked['kind'])}" if "kind" in asked else ""
+    return f"no {step}step{of} was checked"
+
+
+def kind_in_words(kind: str) -> str:
+    """Several models of a kind."""
+    return _MODELS.get(kind, f"{kind}s")
+
+
+_STEPS = {"infer": "inference", "train": "training", "decode": "decode"}
+
+
+def _is_like(row: CheckedStep, like: Mapping[str, str]) -> bool:
     return all(getattr(row, name) == value for name, value in like.items())

@@ -1,9 +1,9 @@
 """How fast the host of a GPU is, where nobody timed it on that very machine.
 
-The host belongs to the machine, not to the GPU, and nobody says which one it is. Where others timed single ops on such a
-GPU, the shortest of them tell what their host took. Elsewhere a host is taken to be as old as its GPU: hosts of public
-single ops grew faster from year to year (`benchmarks/hosts.py` reads both off them). Either is right within a factor of
-two or so, and intervals say that.
+The host belongs to the machine, not to the GPU, and nobody says which one it is. Where others timed single ops on such
+a GPU, the shortest of them tell what their host took. Elsewhere a host is taken to be as old as its GPU, for those of
+public single ops grew faster from year to year (`benchmarks/hosts.py` reads both off them). Either is right within a
+factor of two or so, and intervals say that.
 """
 
 from __future__ import annotations

@@ -351,8 +351,8 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
 
 
 def _host_of(device: Device, names: tuple[str, ...]) -> HostSpeed:
-    """Of the machine that it is in: the calibrated one's own, that of those who published ops of its chip, or one as old
-    as it is."""
+    """Of the machine that it is in: the calibrated one's own, that of those who published ops of its chip, or one as
+    old as it is."""
     if device.name == ORIGIN:
         return CALIBRATED_HOST
     published = (shipped(published_name(name)) for name in names)

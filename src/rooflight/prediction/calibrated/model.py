@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from rooflight.hardware.calibration import Calibration
-from rooflight.ops.kernel_task import FAMILIES, Task, decode_rows, rows_of
+from rooflight.ops.kernel_task import FAMILIES, Task, decode_rows, rows_of, table_of
 from rooflight.prediction.calibrated.baseline import LAUNCH_S, Speed, baseline_seconds, itemsize, least_seconds
 from rooflight.prediction.calibrated.features import features
 from rooflight.prediction.calibrated.interpolation import KrigingField
@@ -19,7 +19,8 @@ _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
 """Whose efficiency is taken where a precision was not calibrated."""
 _FAMILY_FALLBACKS = {"flash": ("cudnn", "efficient"), "cudnn": ("flash", "efficient"), "efficient": ("flash", "cudnn")}
 _BEFORE = {
-    "copy": "plain", "mixed": "broadcast", "reduce-norm": "reduce", "reduce-index": "reduce", "scan": "reduce", "nll-forward": "embedding-forward",
+    "copy": "plain", "mixed": "broadcast", "reduce-norm": "reduce", "reduce-index": "reduce", "scan": "reduce",
+    "nll-forward": "embedding-forward",
     **{f"conv3d-{way}": f"conv-{way}" for way in ("forward", "dgrad", "wgrad")},
     **{f"{kind}-pool3d-{way}": f"{kind}-pool-{way}" for kind in ("max", "avg") for way in ("forward", "backward")},
 }  # fmt: skip
@@ -61,20 +62,21 @@ class CalibratedModel:
         self._known: dict[Task, tuple[float, ...]] = {}
 
     @cached_property
-    def _points(self) -> dict[tuple[str, str], Array]:
+    def _rows_of(self) -> dict[tuple[str, str], list[list[int]]]:
+        """Points as they are stored, by family and precision."""
         groups: dict[tuple[str, str], list[list[int]]] = {}
         for points in self.calibration.points:
             rows, one_query = decode_rows(points.family, points.rows)
             for family, some in ((points.family, rows), (points.family.replace("forward", "decode"), one_query)):
                 if some:
                     groups.setdefault((family, points.precision), []).extend(some)
-        return {key: _as_table(*key, rows) for key, rows in groups.items()}
+        return groups
 
     @cached_property
     def shortest_s(self) -> float:
         """Of all kernels that were timed."""
-        shortest = (float((rows[:, -3] / np.maximum(rows[:, -1], 1)).min()) * 1e-9 for rows in self._points.values())
-        return min(shortest, default=LAUNCH_S)
+        times = (row[-3] / max(row[-1], 1) for rows in self._rows_of.values() for row in rows)
+        return min(times, default=1e9 * LAUNCH_S) * 1e-9
 
     def times(self, tasks: Sequence[Task]) -> TaskTimes:
         """Each is looked up once, however often it is asked for."""
@@ -97,17 +99,17 @@ class CalibratedModel:
     def _rows(self, family: str, precision: str) -> tuple[str, str, Array]:
         for kind in _similar(family):
             for width in (precision, _FALLBACKS.get(precision, "fp32"), "fp32", "bf16"):
-                if (rows := self._points.get((kind, width))) is not None:
-                    return kind, width, rows
+                if (rows := self._rows_of.get((kind, width))) is not None:
+                    return kind, width, _as_table(rows)
         return family, precision, np.empty((0, len(FAMILIES[family]) + 3))
 
 
-def _as_table(family: str, precision: str, rows: Sequence[Sequence[int]]) -> Array:
+def _as_table(rows: Sequence[Sequence[int]]) -> Array:
     """Numbers and times. Some convolutions tell the sides of their output."""
     if len({len(row) for row in rows}) == 1:
         return np.array(rows, dtype=np.float64)
-    numbers = rows_of([Task(family, precision, tuple(row[:-3])) for row in rows], np.float64)
-    return np.hstack([numbers, np.array([row[-3:] for row in rows], dtype=np.float64)])
+    times = np.array([row[-3:] for row in rows], dtype=np.float64)
+    return np.hstack([table_of([row[:-3] for row in rows], np.float64), times])
 
 
 def _similar(family: str) -> list[str]:
