@@ -1,10 +1,10 @@
 """How far transferred times of single ops are off, by GPU and family: what the constants of the transfer were chosen by.
 
-usage: transfer.py [--vary NAME=VALUE,VALUE ...] [--held-out]     (needs no GPU; a few seconds a value)
+usage: transfer.py [--vary NAME=VALUE,VALUE ...] [--held-out] [--across]     (needs no GPU; a few seconds a value)
 
 The ops are those of the published calibrations of the GPUs that may be tuned on (benchmarks/held_out.toml). `--vary`
 tries other values of a constant of `rooflight.prediction.transfer`. `--held-out` shows the other GPUs instead: that was
-looked at after the constants were chosen.
+looked at after the constants were chosen. `--across`: convolutions in fp32 of each GPU, corrected by those of others.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from __future__ import annotations
 import argparse
 import tomllib
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from rooflight.hardware.calibration import published_name, shipped
+from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find
+from rooflight.ops.kernel_task import Task
 from rooflight.prediction import transfer
+from rooflight.prediction.calibrated.corrections import Corrections, PointsOf
 from rooflight.prediction.calibrated.features import group
 from rooflight.prediction.calibrated.model import TaskTimes
 from rooflight.prediction.tiers import Predictor, predictor, retargeted
@@ -60,11 +64,41 @@ class Ops:
         return {key: np.array(values) for key, values in off.items()}
 
 
+def across() -> None:
+    """Does what is so of convolutions in fp32 on one GPU hold on another?"""
+    origin = predictor(find("h200"))
+
+    def carried(tasks: Sequence[Task], device: Device) -> tuple[Array, Array]:
+        times = Predictor(device, "transferred", origin.model, "").task_times(tasks)
+        return times.warm_s, times.cold_s
+
+    some = {name: shipped(published_name(name)) for name in ("v100-pcie-32", "p100-pcie", "p4", "a100-pcie-80")}
+    for name, calibration in some.items():
+        assert calibration is not None
+        kind = [
+            points for points in calibration.points if (points.family, points.precision) == ("conv-forward", "fp32")
+        ]
+        tasks = [task for points in kind for task in points.tasks()]
+        seconds = np.array([row[-3] for points in kind for row in points.rows]) * 1e-9
+        warm_s, cold_s = carried(tasks, find(name))
+        off = {"nothing": np.log(np.clip(seconds, warm_s, cold_s) / seconds)}
+        for other, others in some.items():
+            if other != name and others is not None:
+                ratio = Corrections((PointsOf(others, find(other)),), carried).of(tasks).ratio
+                off[other] = np.log(np.clip(seconds, ratio * warm_s, ratio * cold_s) / seconds)
+        words = ", ".join(f"{by} {np.mean(np.abs(some_off)):.0%}" for by, some_off in off.items())
+        print(f"{name}: {len(tasks)} convolutions, off by, corrected by {words}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vary", action="append", default=[], metavar="NAME=VALUE,VALUE")
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--across", action="store_true")
     given = parser.parse_args()
+    if given.across:
+        across()
+        return
     origin = predictor(find("h200"))
     all_ops = {name: Ops(name, origin) for name in devices(held_out=given.held_out)}
     print(f"{'GPU':14} {'family':22} {'ops':>6} {'median':>8} {'mean off':>9}")

@@ -17,9 +17,18 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace as with_points
 
 from rooflight.errors import BadInput
-from rooflight.hardware.calibration import COMES_ALONG, Calibration, calibration_for, own_path, published_name, shipped
+from rooflight.hardware.calibration import (
+    COMES_ALONG,
+    Calibration,
+    TimedPoints,
+    calibration_for,
+    own_path,
+    published_name,
+    shipped,
+)
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find, known, recognise_name
 from rooflight.ledger import Value
@@ -191,7 +200,10 @@ class Predictor:
             deviation = _OF_FP32_CONVOLUTIONS
         if self._is_same_architecture:
             deviation *= _SAME_ARCHITECTURE
-        return deviation * (_CORRECTED if self.corrections is not None and self.corrections.knows(task) else 1.0)
+        if self.corrections is None:
+            return deviation
+        deviation *= _CORRECTED if self.corrections.knows(task) else 1.0
+        return math.hypot(deviation, self.corrections.left_open(task))
 
     def task_seconds(self, tasks: Sequence[Task]) -> Array:
         """Of tasks that belong to no step, their inputs in memory."""
@@ -295,7 +307,9 @@ def _model_from(device: str, path: Path, written_ns: int | None) -> tuple[Calibr
 
 def _published_names(device: Device) -> tuple[str, ...]:
     """The device and others of the same chip, those that somebody timed single ops on."""
-    kin = [device.name, *(other.name for other in known() if other.name != device.name and _same_chip(device, other))]
+    kin = [device.name]
+    if not _same_chip(device, find(ORIGIN)):  # else the calibration itself is of its chip, and says more
+        kin += [other.name for other in known() if other.name != device.name and _same_chip(device, other)]
     return tuple(name for name in kin if shipped(published_name(name)) is not None)
 
 
@@ -338,16 +352,45 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
         )
     names = () if tier == "transferred" else _published_names(device)
     if names:
-        model, words, corrections = _published(names, _origin_model()[0])
+        model, words, corrections = _published(names, _origin_model()[0], _older_than(device))
         host = _host_of(device, names)
         return Predictor(device, "published", model, f"{words}; {_said_of(host)}", corrections, host)
     if tier == "published":
         raise BadInput(f"nobody has published single ops of {device.name} that come with rooflight: leave --tier away")
     model, words = _origin_model()
     host = _host_of(device, ())
-    return Predictor(
-        device, "transferred", model, f"transferred from {ORIGIN} ({words}); {_said_of(host)}", host_speed=host
+    words = f"transferred from {ORIGIN} ({words}); {_said_of(host)}"
+    return Predictor(device, "transferred", model, words, _of_older_gpus(model, _older_than(device)), host)
+
+
+_WITH_CONVOLUTIONS = ("v100-pcie-32", "p100-pcie", "a100-pcie-80")
+"""GPUs before the calibrated one whose convolutions in fp32 others timed."""
+
+
+def _older_than(device: Device) -> tuple[str, ...]:
+    """Those of them, of other chips, that tell something of a device: none of one as new as the calibrated one."""
+    if device.vendor != "NVIDIA" or (device.capability or 0) >= (find(ORIGIN).capability or 0):
+        return ()
+    return tuple(name for name in _WITH_CONVOLUTIONS if not _same_chip(device, find(name)))
+
+
+@lru_cache(maxsize=8)
+def _of_older_gpus(model: CalibratedModel, names: tuple[str, ...]) -> Corrections | None:
+    """Convolutions in fp32 are faster on older GPUs than they are transferred: libraries have faster ways there,
+    Winograd's among them. What is so on some of these GPUs is so on others: it halves the error there
+    (benchmarks/transfer.py --across)."""
+    points = tuple(
+        PointsOf(
+            with_points(row.calibration, points=tuple(filter(_is_convolution_in_fp32, row.calibration.points))),
+            row.device,
+        )
+        for row in _published_points(names)
     )
+    return Corrections(points, _transfer_to(model)) if points else None
+
+
+def _is_convolution_in_fp32(points: TimedPoints) -> bool:
+    return points.family.startswith("conv-") and points.precision == "fp32"
 
 
 def _host_of(device: Device, names: tuple[str, ...]) -> HostSpeed:
@@ -365,12 +408,14 @@ def _said_of(host: HostSpeed) -> str:
 
 
 @lru_cache(maxsize=16)
-def _published(names: tuple[str, ...], model: CalibratedModel) -> tuple[CalibratedModel, str, Corrections]:
+def _published(
+    names: tuple[str, ...], model: CalibratedModel, older: tuple[str, ...]
+) -> tuple[CalibratedModel, str, Corrections]:
     points = _published_points(names)
     sources = sorted({source for row in points for source in _sources(row.calibration)})
     count = sum(len(group.rows) for row in points for group in row.calibration.points)
     words = f"{count:,} single ops of {', '.join(sources)}; the rest transferred from {ORIGIN}"
-    return model, words, Corrections(points, _transfer_to(model))
+    return model, words, Corrections(points, _transfer_to(model), _of_older_gpus(model, older))
 
 
 def corrected(device: Device, calibration: Calibration, words: str, *, published: bool = True) -> Predictor:
@@ -384,7 +429,8 @@ def corrected(device: Device, calibration: Calibration, words: str, *, published
     model, _ = _origin_model()
     names = _published_names(device) if published else ()
     others = _published_points(names)
-    before = Corrections(others, _transfer_to(model)) if others else None
+    first = _of_older_gpus(model, _older_than(device))
+    before = Corrections(others, _transfer_to(model), first) if others else first
     corrections = Corrections((PointsOf(calibration, device),), _transfer_to(model), before)
     host = _host_of(device, names)
     words = f"{words}, the rest transferred from {ORIGIN}; {_said_of(host)}"

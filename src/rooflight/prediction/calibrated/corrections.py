@@ -66,6 +66,7 @@ class Corrections:
         self._transferred = transferred
         self._before = before
         self._fields: dict[tuple[str, str], KrigingField | None] = {}
+        self._not_said: dict[tuple[str, str], float] = {}
 
     def of(self, tasks: Sequence[Task]) -> Corrected:
         ratio, deviation, distance = np.ones(len(tasks)), np.full(len(tasks), np.inf), np.full(len(tasks), np.inf)
@@ -94,6 +95,12 @@ class Corrections:
         own = any(part == 1.0 and self._field(like, width) for like, width, part in _relatives(*task[:2]))
         return own or (self._before is not None and self._before.knows(task))
 
+    def left_open(self, task: Task) -> float:
+        """Of the logarithm of its time: what its points have in common and steps may have or not, as they were timed on
+        a board that its power holds back."""
+        self._field(task.family, task.precision)
+        return self._not_said.get((task.family, task.precision), 0.0)
+
     def _field(self, family: str, precision: str) -> KrigingField | None:
         key = family, precision
         if key not in self._fields:
@@ -113,7 +120,9 @@ class Corrections:
                 # A time between the two tells where its inputs lay, and nothing of the op.
                 off = np.log(seconds / np.clip(seconds, warm_s, cold_s))
                 if not in_steps and family == "gemm" and is_held_back(source.device, precision):
-                    off = off - np.median(off[seconds >= np.median(seconds)])
+                    common = float(np.median(off[seconds >= np.median(seconds)]))
+                    self._not_said[family, precision] = abs(common)
+                    off = off - common
                 values.append(off)
                 places.append(features(family, precision, rows_of(tasks, np.float64)))
         if not places:
