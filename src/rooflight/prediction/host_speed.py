@@ -39,7 +39,7 @@ class HostSpeed:
     deviation: float
     """One standard deviation of its time, relative."""
     words: str
-    """Whose host it is taken to be."""
+    """Which host it is taken to be."""
 
     def costs(self, calibrated: Mapping[str, Value]) -> dict[str, Value]:
         """Seconds of this host, from those of the calibrated one."""
@@ -59,7 +59,9 @@ CALIBRATED_HOST = HostSpeed(1.0, _KNOWN_DEVIATION, "the host that was calibrated
 def host_of_others(published: Mapping[str, Value]) -> HostSpeed | None:
     """That of those who published single ops of the GPU, if they tell it."""
     ratio = published.get(HOST_RATIO)
-    return None if ratio is None else HostSpeed(float(ratio.value), _UNKNOWN_DEVIATION, "as of published single ops")
+    if ratio is None:
+        return None
+    return HostSpeed(float(ratio.value), _UNKNOWN_DEVIATION, "the host of those who timed them")
 
 
 def usual_host(device: Device) -> HostSpeed:
@@ -67,4 +69,4 @@ def usual_host(device: Device) -> HostSpeed:
     capability = 90 if device.capability is None else device.capability
     year = next(year for least, year in _YEARS if capability >= least)
     ratio = math.exp(_LEVEL + _A_YEAR * (year - _MIDDLE))
-    return HostSpeed(ratio, _UNKNOWN_DEVIATION, f"a host of {year}, as old as the GPU")
+    return HostSpeed(ratio, _UNKNOWN_DEVIATION, f"a host of {year}")

@@ -29,6 +29,7 @@ from rooflight.hardware.calibration import (
     published_name,
     shipped,
 )
+from rooflight.hardware.described import ASSUMED
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find, known, recognise_name
 from rooflight.ledger import Value
@@ -55,6 +56,9 @@ SHARED = 0.04
 """One standard deviation of an error that all ops of a step share, as a part of its time."""
 _ELSEWHERE = 0.1
 """The same of transferred times: a board's real clocks and power, another driver and torch."""
+_ASSUMED_FIGURES = 0.2
+"""And of a device that was told by a few numbers: multiprocessors and clocks of those in the database differ by so much
+from what their peaks alone would say."""
 _OF_FAMILY = {"gemm": 0.13, "conv": 0.3, "attention": 0.17, "softmax": 0.14, "layer-norm": 0.14, "group-norm": 0.14,
               "recurrent": 0.35}  # fmt: skip
 _OF_FP32_CONVOLUTIONS = 0.5
@@ -172,7 +176,10 @@ class Predictor:
     def _elsewhere(self) -> float:
         if self.looks_up:
             return 0.0
-        return _ELSEWHERE * (_SAME_ARCHITECTURE if self._is_same_architecture else 1.0)
+        known = _ELSEWHERE * (_SAME_ARCHITECTURE if self._is_same_architecture else 1.0)
+        figures = (self.device.sms, self.device.clock_hz, self.device.l2_bytes)
+        assumed = any(figure is not None and figure.source.startswith(ASSUMED) for figure in figures)
+        return math.hypot(known, _ASSUMED_FIGURES) if assumed else known
 
     @property
     def _is_same_architecture(self) -> bool:
@@ -404,7 +411,7 @@ def _host_of(device: Device, names: tuple[str, ...]) -> HostSpeed:
 
 
 def _said_of(host: HostSpeed) -> str:
-    return f"its host takes {host.ratio:.2g} times as long as {ORIGIN}'s did: {host.words}"
+    return f"{host.words}, which takes {host.ratio:.2g} times as long for a call as that of {ORIGIN} did"
 
 
 @lru_cache(maxsize=16)

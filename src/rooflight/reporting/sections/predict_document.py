@@ -224,7 +224,7 @@ def _summary(predictions: Predictions, prediction: Prediction) -> list[str]:
         best = max(running, key=lambda row: row.throughput or 0.0)
         most = f"{best.device} at batch {_size(best.batch)}, {formatting.per_second(best.throughput)} samples/s"
         of_those = "" if len(running) == len(predictions) else " of those that fit"
-        return [f"highest throughput{of_those}: {most}", *beside]
+        return [f"highest throughput{of_those}: {most}{_doubt(best, running)}", *beside]
     ends = prediction.time_interval_s
     often = "between the bounds of its PPP" if prediction.tier == "spec" else "90% interval"
     sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""
@@ -243,6 +243,19 @@ def _summary(predictions: Predictions, prediction: Prediction) -> list[str]:
         replicas = f"each of {many.data:,} replicas" if many.data > 1 else "the one replica"
         lines.append(f"{many.parameters:,} parameters, counted once; batch {many.batch:,} in {replicas}")
     return lines
+
+
+_ALIKE = 0.97
+"""Of the highest throughput: no less is as much."""
+
+
+def _doubt(best: Prediction, running: Sequence[Prediction]) -> str:
+    """What else is as fast, and what the order says little of."""
+    least = _ALIKE * (best.throughput or 0.0)
+    alike = [row for row in running if row is not best and (row.throughput or 0.0) >= least]
+    others = list(dict.fromkeys(_place(row) for row in alike))
+    tie = f"; as much within {1 - _ALIKE:.0%}: {', '.join(others)}" if others else ""
+    return tie + ("; host-bound, so this is a matter of hosts, which are not known" if best.bound == "host" else "")
 
 
 def _limits(predictions: Predictions) -> list[str]:
