@@ -56,9 +56,9 @@ SHARED = 0.04
 """One standard deviation of an error that all ops of a step share, as a part of its time."""
 _ELSEWHERE = 0.1
 """The same of transferred times: a board's real clocks and power, another driver and torch."""
-_ASSUMED_FIGURES = 0.2
-"""And of a device that was told by a few numbers: multiprocessors and clocks of those in the database differ by so much
-from what their peaks alone would say."""
+_ASSUMED_FIGURES = 0.27
+"""And of a device that was told by a few numbers: clocks of NVIDIA's GPUs in the database differ by so much from the
+one that is assumed then."""
 _OF_FAMILY = {"gemm": 0.13, "conv": 0.3, "attention": 0.17, "softmax": 0.14, "layer-norm": 0.14, "group-norm": 0.14,
               "recurrent": 0.35}  # fmt: skip
 _OF_FP32_CONVOLUTIONS = 0.5
@@ -422,7 +422,13 @@ def _published(
     sources = sorted({source for row in points for source in _sources(row.calibration)})
     count = sum(len(group.rows) for row in points for group in row.calibration.points)
     words = f"{count:,} single ops of {', '.join(sources)}; the rest transferred from {ORIGIN}"
-    return model, words, Corrections(points, _transfer_to(model), _of_older_gpus(model, older))
+    return model, words, _corrections(points, model, older)
+
+
+def _corrections(points: tuple[PointsOf, ...], model: CalibratedModel, older: tuple[str, ...]) -> Corrections:
+    """By these points; where none of them is a convolution in fp32, by those of older GPUs first."""
+    own = any(_is_convolution_in_fp32(group) for row in points for group in row.calibration.points)
+    return Corrections(points, _transfer_to(model), None if own else _of_older_gpus(model, older))
 
 
 def corrected(device: Device, calibration: Calibration, words: str, *, published: bool = True) -> Predictor:
@@ -434,10 +440,9 @@ def corrected(device: Device, calibration: Calibration, words: str, *, published
             f"transferred to {device.name}: use --tier spec"
         )
     model, _ = _origin_model()
-    names = _published_names(device) if published else ()
+    names, older = _published_names(device) if published else (), _older_than(device)
     others = _published_points(names)
-    first = _of_older_gpus(model, _older_than(device))
-    before = Corrections(others, _transfer_to(model), first) if others else first
+    before = _corrections(others, model, older) if others else _of_older_gpus(model, older)
     corrections = Corrections((PointsOf(calibration, device),), _transfer_to(model), before)
     host = _host_of(device, names)
     words = f"{words}, the rest transferred from {ORIGIN}; {_said_of(host)}"
