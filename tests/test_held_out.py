@@ -34,7 +34,7 @@ def test_published_calibrations_are_made_of_single_ops_alone() -> None:
 
 def test_the_scripts_that_tune_read_no_step_that_judges() -> None:
     """Neither the transfer's script nor the one that makes the calibrations knows the rows that judge."""
-    for name in ("transfer.py", "published_calibrations.py"):
+    for name in ("transfer.py", "published_calibrations.py", "hosts.py"):
         source = (ROOT / "benchmarks" / name).read_text()
         tree = ast.parse(source)
         imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names} | {
@@ -47,3 +47,17 @@ def test_the_scripts_that_tune_read_no_step_that_judges() -> None:
         assert not any(word in text for text in strings for word in ("timm-", "kernelbench-", "published_steps.json"))
     tuned = (ROOT / "benchmarks" / "transfer.py").read_text()
     assert '"held_out" if held_out else "tuned_on"' in tuned
+
+
+def test_the_line_of_hosts_is_made_of_those_that_may_be_tuned_on() -> None:
+    """Their names in NeuSight's tables begin with those of the database, where there are such."""
+    tree = ast.parse((ROOT / "benchmarks" / "hosts.py").read_text())
+    (years,) = (
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "YEARS"
+    )
+    used = sorted(ast.literal_eval(years))
+    tuned = sorted(HELD_OUT["hosts"]["tuned_on"])
+    assert len(used) == len(tuned) and all(table.startswith(name) for table, name in zip(used, tuned, strict=True))
+    assert not set(tuned) & set(HELD_OUT["transfer"]["held_out"])

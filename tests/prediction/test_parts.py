@@ -221,7 +221,7 @@ def test_a_part_of_the_batch_is_traced_for_every_batch(model, options, why):
 
 
 class Dependent(nn.Module):
-    """Steps that wait for one another, and passes that follow one another: nothing like them is calibrated."""
+    """Steps that wait for one another, which were timed, and passes that follow one another, which were not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,8 +234,8 @@ class Dependent(nn.Module):
 
 def test_what_nothing_like_it_was_timed_of_is_named_and_not_inside():
     found = predict(Dependent(), torch.randn(8, 32, 64), on="h200", advice=False)
-    assert [note.rpartition(": ")[2] for note in found.notes if "a guess" in note] == ["_cudnn_rnn, sort"]
-    assert found[0].inside < 0.7
+    assert [note.rpartition(": ")[2] for note in found.notes if "a guess" in note] == ["sort"]
+    assert found[0].inside < 1
     plain = predict(nn.LSTM(64, 64).requires_grad_(False), torch.randn(8, 32, 64), tier="spec", advice=False)
     assert not any("a guess" in note for note in plain.notes)  # PALEO takes the FLOPs of anything
 

@@ -19,6 +19,7 @@ from rooflight.hardware.device import Device, Figure
 from rooflight.hardware.devices import find, known
 from rooflight.hardware.power import is_held_back, sustained_flops_per_s
 from rooflight.ops.kernel_task import Task
+from rooflight.prediction.api import predict
 from rooflight.prediction.calibrated.corrections import Corrections, PointsOf
 from rooflight.prediction.resolve_devices import predictor_of
 from rooflight.prediction.tiers import Predictor, corrected, predictor
@@ -188,3 +189,40 @@ def test_more_rows_against_the_same_weights_are_not_faster(name: str) -> None:
     seconds = predictor(find(name)).task_times(some).cold_s
     assert (seconds[1:] > 0.93 * seconds[:-1]).all()
     assert seconds[0] < 2.5 * 2 * 14336 * 4096 / find(name).bandwidth_bytes_per_s.value
+
+
+def test_convolutions_in_fp32_of_older_gpus_are_corrected_by_others_of_them() -> None:
+    task = Task.of("conv-forward", "fp32", n=32, c=128, h=30, w=30, k=128, r=3, s=3, stride=1, pad=1)
+    gemm = Task.of("gemm", "fp32", m=999, n=777, k=555)
+    older = predictor(find("gtx-1080-ti"))
+    assert older.tier == "transferred" and older.corrections is not None
+    ratio = older.corrections.of([task, gemm]).ratio
+    assert ratio[0] < 0.8 and ratio[1] == 1.0  # Winograd's way, which others of them took; of products nothing is said
+    for name in ("h100-pcie", "b200", "mi300x"):  # as new, or of another vendor
+        assert predictor(find(name)).corrections is None
+    # What others of its chip took, it is not told twice
+    told = predictor(find("titan-v"), "transferred").corrections
+    assert told is not None
+    names = {source.device.name for source in told.sources}
+    assert names == {"p100-pcie", "a100-pcie-80"}
+
+
+def test_who_has_the_calibrated_chip_is_transferred_from_it() -> None:
+    assert predictor(find("gh200-144")).tier == "transferred"
+    task = Task.of("gemm", "bf16", m=4096, n=4096, k=4096)
+    here, kin = (predictor(find(name)).task_times([task]).warm_s[0] for name in ("h200", "gh200-144"))
+    assert kin == pytest.approx(here, rel=0.02)
+
+
+def test_what_power_leaves_open_widens_the_interval() -> None:
+    task = Task.of("gemm", "fp32", m=2048, n=2048, k=2048)
+    small, large = predictor(find("p4")), predictor(find("v100-pcie-32"))
+    assert small.corrections is not None and large.corrections is not None
+    assert small.corrections.left_open(task) > 0.3 and large.corrections.left_open(task) == 0.0
+
+
+def test_a_gpu_of_a_few_numbers_is_less_sure() -> None:
+    known_one = predict("resnet18", on="rtx-4070", batch=32, advice=False)[0].time_interval_s
+    described = predict("resnet18", on="memory=12GB,bandwidth=504GB/s,fp32=29.1T", batch=32, advice=False)[0]
+    told = described.time_interval_s
+    assert told.high / told.low > 1.2 * known_one.high / known_one.low

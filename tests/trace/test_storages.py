@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import rooflight
 from rooflight.ledger import Ledger, Op, Storage
 from rooflight.summary import sizes
 from tests.fixtures.tracing import infer, only, rows, train
@@ -223,3 +224,15 @@ def test_a_model_that_gives_a_loss_is_trained_on_it() -> None:
     ledger = train(Own(), torch.randn(2, 4), loss="cross-entropy")
     assert [op.module for op in rows(ledger, "mean")] == [""]
     assert len(rows(ledger, "mm", phase="backward")) == 1
+
+
+def test_a_storage_among_the_arguments_is_not_read_out() -> None:
+    """Its text would be all of its numbers, brought from the device one by one: measuring an LSTM never ended."""
+
+    class Laid(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.empty(0).set_(x.untyped_storage(), 0, (4,), (1,)) + 1
+
+    ledger = rooflight.measure(Laid(), torch.arange(1 << 12, dtype=torch.float32), repeat=1)
+    (laid,) = (op for op in ledger.ops if op.packet == "aten::set_")
+    assert "storage" in laid.args.values()

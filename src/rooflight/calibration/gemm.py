@@ -46,7 +46,7 @@ def vector_cases(precision: str, peak: float, seed: int, longest_s: float) -> Ca
         few, many = (1 if u[2] < 0.5 else whole(u[2], 2, 16)), whole(u[0], 1, 100_000, 1 if u[4] < 0.3 else 8)
         k = unusual(whole(u[1], 16, 400_000)) * (1 if u[3] < 0.3 else 8)
         m, n = (many, few) if u[4] * 10 % 1 < 0.6 else (few, many)
-        if (m + n) * k <= 2e8 and m * n > 1:
+        if (m + n) * k <= 2e8 and m * n > 1 and 2 * m * n * k / peak <= longest_s:
             yield case(_product, Task("gemm", precision, (1, m, n, k, 0, int(u[3] * 10 % 1 < 0.5 and n > 1), 0)))
 
 

@@ -18,12 +18,14 @@ from rooflight.step.cache_reuse import Array
 _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
 """Whose efficiency is taken where a precision was not calibrated."""
 _FAMILY_FALLBACKS = {"flash": ("cudnn", "efficient"), "cudnn": ("flash", "efficient"), "efficient": ("flash", "cudnn")}
-_BEFORE = {
-    "copy": "plain", "mixed": "broadcast", "reduce-norm": "reduce", "reduce-index": "reduce", "scan": "reduce",
+_UNLIKE = {
+    "reduce-norm": "reduce", "reduce-index": "reduce", "scan": "reduce",
     "nll-forward": "embedding-forward",
     **{f"conv3d-{way}": f"conv-{way}" for way in ("forward", "dgrad", "wgrad")},
     **{f"{kind}-pool3d-{way}": f"{kind}-pool-{way}" for kind in ("max", "avg") for way in ("forward", "backward")},
 }  # fmt: skip
+"""What says something of families that a calibration has no points of, but not much."""
+_BEFORE = {"copy": "plain", "mixed": "broadcast", **_UNLIKE}
 """Among which families the points of others are in calibrations of before these had their own."""
 _REACH, _NOISE = 8.0, 0.03
 _FULL = ("fused-sgd", "fused-adam")
@@ -87,6 +89,8 @@ class CalibratedModel:
         for (family, precision), some in groups.items():
             numbers = rows_of(some, np.float64)
             times = self._family(family, precision).times(numbers, precision, self.speed)
+            if family in _UNLIKE and not any(kind == family for kind, _ in self._rows_of):
+                times[2:4] = np.maximum(times[2], _UNKNOWN), np.inf
             self._known.update(zip(some, map(tuple, times.T.tolist()), strict=True))
         return TaskTimes(*np.array([self._known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
 
