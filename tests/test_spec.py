@@ -416,7 +416,7 @@ ODD: list[tuple[Callable[[], object], str]] = [
     (lambda: rooflight.predict("mnist-cnn", batch=[]), "batch has no size in it"),
     (lambda: rooflight.predict("mnist-cnn", torch.zeros(1)), "inputs go with a live module"),
     (lambda: rooflight.predict("mnist-cnn", ppp="x"), "ppp is a fraction of the peak, such as 0.5, not 'x'"),  # type: ignore[arg-type]
-    (lambda: rooflight.predict("mnist-cnn", calibration=3), "calibration is a file of `rooflight calibrate`, not 3"),  # type: ignore[arg-type]
+    (lambda: rooflight.predict("mnist-cnn", calibration=3), "calibration is a file of `rooflight calibrate`, not of type int"),  # type: ignore[arg-type]
     (lambda: rooflight.predict("mnist-cnn", allocator=3), "allocator is a text"),  # type: ignore[arg-type]
     (lambda: rooflight.predict(StepSpec(model="mnist-cnn", gpus=2.5)), "gpus must be a whole number, got 2.5"),  # type: ignore[arg-type]
     (lambda: rooflight.estimate("mnist-cnn", target=80), "unknown target 80"),  # type: ignore[arg-type]

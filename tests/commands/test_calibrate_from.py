@@ -258,7 +258,7 @@ def test_python_takes_what_it_made(tmp_path):
     for one in (made, made.calibration):
         assert package.predict("mnist-cnn", on="rtx-4070", calibration=one)[0].tier == "partial"
         assert len(repr(one)) < 200 and "2 " in repr(one)
-    with pytest.raises(BadInput, match="is a file of `rooflight calibrate`, not a list") as refusal:
+    with pytest.raises(BadInput, match="is a file of `rooflight calibrate`, not of type list") as refusal:
         package.predict("mnist-cnn", on="rtx-4070", calibration=[made])  # type: ignore[arg-type]
     assert len(str(refusal.value)) < 200
 

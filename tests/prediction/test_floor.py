@@ -44,8 +44,9 @@ EXECUTIONS: tuple[Execution, ...] = get_args(Execution)
 
 def least_s(ledger: Ledger, device) -> list[float]:
     """FLOPs over the peak; and over the bandwidth what the step is given, where it is first read: if between its last
-    use in one step and its first in the next more was touched than the caches hold. In plain Python, from shapes."""
-    cache = max(cache_bytes(device), device.memory_cache_bytes.value if device.memory_cache_bytes else 0)
+    use in one step and its first in the next more was touched than the caches hold together. In plain Python, from
+    shapes."""
+    cache = cache_bytes(device) + (device.memory_cache_bytes.value if device.memory_cache_bytes else 0)
     given = {one.id for one in ledger.storages if one.category in ("parameter", "buffer", "input", "optimizer-state")}
     ops = [op for op in ledger.ops if op.kind == "compute"]
     used = [{tensor.storage: tensor.nbytes for tensor in (*op.inputs, *op.outputs)} for op in ops]
@@ -117,6 +118,29 @@ class Next(nn.Module):
         return F.scaled_dot_product_attention(q, k, torch.cat([v, new], 2), enable_gqa=q.shape[1] != k.shape[1])
 
 
+class Volumes(nn.Module):
+    def __init__(self, c: int, k: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv3d(c, k, 3, padding=1), nn.Conv3d(k, k, 1, bias=False)
+
+    def forward(self, x):
+        return F.avg_pool3d(self.second(F.max_pool3d(F.relu(self.first(x)), 2)), 2)
+
+
+class Sequence(nn.Module):
+    """States that wait for one another, running sums, norms, the best of some, a likelihood."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.states = nn.GRU(width, 2 * width, num_layers=2)
+
+    def forward(self, x):
+        y = self.states(x)[0]
+        y = (y / torch.linalg.vector_norm(y, dim=-1, keepdim=True)).cumsum(0)
+        target = torch.zeros(x.shape[1], dtype=torch.long, device=x.device)
+        return F.nll_loss(y[-1].float(), target) + y.max(0)[0].sum()
+
+
 @lru_cache
 def absurd() -> Calibration:
     """The H200's, with all times a nanosecond, and few points."""
@@ -133,7 +157,7 @@ def absurd() -> Calibration:
 def models(draw) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """On meta, of any size."""
     kind, dtype = (
-        draw(st.sampled_from(["image", "text", "next", "linear"])),
+        draw(st.sampled_from(["image", "text", "next", "linear", "volume", "sequence"])),
         draw(st.sampled_from([torch.float32, torch.float16])),
     )
     batch = draw(sizes)
@@ -148,6 +172,13 @@ def models(draw) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
         if kind == "linear":
             linear = nn.Linear(8 * draw(widths), 8 * draw(widths), bias=draw(st.booleans()))
             return linear.to(dtype), (torch.empty(batch, linear.in_features, dtype=dtype),)
+        if kind == "volume":
+            side, c = draw(st.sampled_from([8, 17, 48])), draw(st.sampled_from([3, 16]))
+            return Volumes(c, draw(widths)).to(dtype), (torch.empty(batch, c, side, side, side, dtype=dtype),)
+        if kind == "sequence":
+            width = draw(widths)
+            shape = (draw(st.sampled_from([5, 60])), batch, width)
+            return Sequence(width).to(dtype), (torch.empty(shape, dtype=dtype),)
         heads_kv, shared, size = draw(st.sampled_from([1, 4, 8])), draw(st.sampled_from([1, 4])), 64
         keys = (batch, heads_kv, draw(st.sampled_from([16, 1000, 8192])), size)
         shapes = ((batch, heads_kv * shared, 1, size), keys, keys, (batch, heads_kv, 1, size))
@@ -272,11 +303,14 @@ def test_the_steps_above_hold_every_family() -> None:
     with torch.device("meta"):
         image, tokens = torch.empty(2, 3, 64, 64), torch.empty(2, 16, dtype=torch.long)
         cache = [torch.empty(2, 2, n, 64, dtype=torch.float16) for n in (1, 9, 9, 1)]
+        volume, sequence = torch.empty(2, 3, 8, 8, 8), torch.empty(5, 2, 16)
+        others = [(Volumes(3, 8), volume), (Sequence(16), sequence)]
         models = [(Convolutions(3, 8).to(dtype), Text(100, 128, 2).to(dtype), image.to(dtype))
                   for dtype in (torch.float32, torch.float16)]  # fmt: skip
     ledgers = [
         rooflight.estimate(Next(), *(one.to(dtype) for one in cache)) for dtype in (torch.float16, torch.float32)
     ]
+    ledgers += [rooflight.estimate(other, x, step="train", loss="sum") for other, x in others]
     for images, text, x in models:
         ledgers.append(rooflight.estimate(images, x))
         for foreach in (True, False):

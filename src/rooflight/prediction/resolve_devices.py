@@ -37,7 +37,7 @@ def read_calibration(given: str | Path | Calibration | None) -> Calibration | No
     if given is None or isinstance(given, Calibration):
         return given
     if not isinstance(given, (str, Path)):
-        raise BadInput(f"--calibration is a file of `rooflight calibrate`, not a {type(given).__name__}")
+        raise BadInput(f"--calibration is a file of `rooflight calibrate`, not of type {type(given).__name__}")
     return read(Path(given))
 
 
