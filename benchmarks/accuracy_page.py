@@ -33,9 +33,11 @@ def page(whole: Accuracy) -> str:
         "# How far predictions are off",
         f"{len(whole.rows):,} times that others published or that were recorded, on {devices} devices, beside what "
         f"rooflight {whole.rooflight} predicts ({whole.made}). Single ops, not these rows, chose "
-        "what predicts them ([what is held out](decisions/0031-what-is-held-out.md)), but for two things: how unlike "
-        "hosts are, which widens intervals, was seen in KernelBench's rows, and a rule for boards that their power "
-        "holds back in the T4's ([decision 34](decisions/0034-points-correct-a-transfer.md)). The same for one device, or for models like yours: "
+        "what predicts them ([what is held out](decisions/0031-what-is-held-out.md)). Not all was decided unseen: that "
+        "hosts of other GPUs are unlike the calibrated one, and which ops no calibrated family resembled, was seen in "
+        "KernelBench's rows, and was then timed or fitted on other ops ([decision 35](decisions/0035-whose-host.md)); a "
+        "rule for boards that their power holds back in the T4's ([decision "
+        "34](decisions/0034-points-correct-a-transfer.md)). The same for one device, or for models like yours: "
         "`rooflight accuracy --on t4`, `rooflight accuracy --like resnet50`; every prediction says how far those of its "
         "device were off.",
         f"Of whole steps: {_sentence(whole)} An error is{CONVENTIONS.removeprefix('an error is')}.",

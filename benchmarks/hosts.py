@@ -74,8 +74,9 @@ def main() -> None:
     for name, ratio in ratios.items():
         fitted = math.exp(level + slope * (YEARS[name] - years.mean()))
         print(f"{name:14} {YEARS[name]} {ratio:5.2f} of the calibrated host's time; the line says {fitted:.2f}")
-    print(f"ratio = exp({level:.3f} {slope:+.3f} * (year - {years.mean():.2f})), one more is off by {off:.2f}; as a normal "
-          f"deviation, of one more host {T_95[free] / NINETY * off * math.sqrt(1 + 1 / len(years)):.2f}")  # fmt: skip
+    squares = float(((years - years.mean()) ** 2).sum())
+    print(f"ratio = exp({level:.3f} {slope:+.3f} * (year - {years.mean():.2f})), one more is off by {off:.2f}, which as a normal "
+          f"deviation is {T_95[free] / NINETY * off:.3f} * sqrt(1 + 1/{len(years)} + (year - mean)^2 / {squares:.1f})")  # fmt: skip
 
 
 if __name__ == "__main__":

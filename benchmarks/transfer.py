@@ -72,7 +72,7 @@ def across() -> None:
         times = Predictor(device, "transferred", origin.model, "").task_times(tasks)
         return times.warm_s, times.cold_s
 
-    some = {name: shipped(published_name(name)) for name in ("v100-pcie-32", "p100-pcie", "p4", "a100-pcie-80")}
+    some = {name: shipped(published_name(name)) for name in ("v100-pcie-32", "p100-pcie", "p4")}
     for name, calibration in some.items():
         assert calibration is not None
         kind = [

@@ -7,6 +7,7 @@ import tomllib
 
 from rooflight.hardware.calibration import published_name, shipped
 from rooflight.hardware.devices import find, known
+from rooflight.prediction.tiers import _WITH_CONVOLUTIONS
 from tests.fixtures.paths import ROOT
 
 HELD_OUT = tomllib.loads((ROOT / "benchmarks" / "held_out.toml").read_text())
@@ -47,6 +48,7 @@ def test_the_scripts_that_tune_read_no_step_that_judges() -> None:
         assert not any(word in text for text in strings for word in ("timm-", "kernelbench-", "published_steps.json"))
     tuned = (ROOT / "benchmarks" / "transfer.py").read_text()
     assert '"held_out" if held_out else "tuned_on"' in tuned
+    assert set(_WITH_CONVOLUTIONS) <= set(HELD_OUT["transfer"]["tuned_on"])
 
 
 def test_the_line_of_hosts_is_made_of_those_that_may_be_tuned_on() -> None:

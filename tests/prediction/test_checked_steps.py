@@ -94,7 +94,7 @@ def test_steps_of_its_kind_come_first_however_few(table: CheckedSteps) -> None:
     assert checked.text.startswith("on 6 published inference steps of convnets on this GPU: 13% in the mean")
     assert (checked.steps, checked.step, checked.model_kind) == (6, "infer", "convnet")
     train = checked_on("t4", "transferred", "train", model_kind="convnet")
-    assert train.text.startswith("on 1 published training step of convnets on this GPU: 50% in the mean")
+    assert train.text.startswith("on 1 published training step of convnets on this GPU: off by 50%")
 
 
 def test_what_nobody_timed_is_said_before_what_is_told_instead(table: CheckedSteps) -> None:

@@ -12,7 +12,8 @@ from rooflight.hardware.calibration import published_name, shipped
 from rooflight.hardware.devices import find
 from rooflight.ledger import Value
 from rooflight.prediction.api import predict
-from rooflight.prediction.host_speed import CALIBRATED_HOST, HOST_RATIO, IDLE_CALL, HostSpeed, usual_host
+from rooflight.prediction.host_speed import CALIBRATED_HOST, GIVEN_HOST, HOST_RATIO, IDLE_CALL, HostSpeed, usual_host
+from rooflight.prediction.resolve_devices import predictor_of
 from rooflight.prediction.tiers import predictor
 from tests.fixtures.paths import ROOT
 
@@ -25,6 +26,17 @@ def test_a_host_is_as_old_as_its_gpu_but_no_older_or_newer_than_those_that_are_k
     assert list(ratios.values()) == pytest.approx([1.74, 1.38, 1.09, 0.68, 0.43], abs=0.006)
     assert usual_host(find("k80")).ratio == ratios["p100-pcie"]
     assert usual_host(find("b200")).ratio == usual_host(find("mi300x")).ratio == ratios["rtx-4090"]
+
+
+def test_a_host_at_the_end_of_the_line_is_less_sure() -> None:
+    # 0.505 sqrt(1 + 1/6 + (year - 2018.5)^2 / 31.5): 2018 0.548, 2022 0.630
+    middle, end = (usual_host(find(name)).deviation for name in ("t4", "rtx-4090"))
+    assert (middle, end) == (pytest.approx(0.548, abs=0.001), pytest.approx(0.630, abs=0.001))
+
+
+def test_a_calibration_of_another_device_knows_no_host_of_this_one() -> None:
+    given, _ = predictor_of(find("t4"), None, shipped("h200"))
+    assert given.host_speed == GIVEN_HOST and given.host_speed.deviation > CALIBRATED_HOST.deviation
 
 
 def test_costs_of_the_host_grow_and_those_between_kernels_stay() -> None:

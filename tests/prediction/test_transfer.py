@@ -204,7 +204,7 @@ def test_convolutions_in_fp32_of_older_gpus_are_corrected_by_others_of_them() ->
     told = predictor(find("titan-v"), "transferred").corrections
     assert told is not None
     names = {source.device.name for source in told.sources}
-    assert names == {"p100-pcie", "a100-pcie-80"}
+    assert names == {"p100-pcie"}
 
 
 def test_who_has_the_calibrated_chip_is_transferred_from_it() -> None:
@@ -219,6 +219,10 @@ def test_what_power_leaves_open_widens_the_interval() -> None:
     small, large = predictor(find("p4")), predictor(find("v100-pcie-32"))
     assert small.corrections is not None and large.corrections is not None
     assert small.corrections.left_open(task) > 0.3 and large.corrections.left_open(task) == 0.0
+    # somebody's own softmax says nothing of products
+    point = TimedPoints("softmax-forward", "fp32", [[4096, 1024, 300_000, 300_000, 1]], "a test", in_steps=True)
+    mine = corrected(find("p4"), replace(shipped(published_name("p4")), points=(point,)), "mine").corrections
+    assert mine is not None and mine.left_open(task) == small.corrections.left_open(task)
 
 
 def test_a_gpu_of_a_few_numbers_is_less_sure() -> None:

@@ -1,4 +1,6 @@
-"""Recurrent layers: all layers, steps and directions of a stack are one call of a library."""
+"""Recurrent layers: all layers, steps and directions of a stack are one call of a library.
+
+Forward is timed as in training, which writes what backward reads; inference writes less."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _least(number: str) -> int:
 
 def _precision(family: str, dtype: str) -> str:
     """That of matrix work is the unit's, that of all else a width."""
-    if convolves(family) or family.startswith(("gemm", "attention-")):
+    if convolves(family) or family.startswith(("gemm", "attention-", "recurrent-")):
         return dtype
     return precision_of("fp32" if dtype == "tf32" else dtype)
 

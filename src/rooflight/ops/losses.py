@@ -135,12 +135,13 @@ def nll_loss_tasks(op: Op) -> list[Task]:
     return [Task("nll-forward", precision_of(x.dtype), (max(1, target.numel), x.shape[-1]))]
 
 
-@task(*aten("mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss"))
+@task(*aten("mse_loss smooth_l1_loss huber_loss binary_cross_entropy"))
 def loss_tasks(op: Op) -> list[Task]:
     """A number for every pair, then their sum."""
     x, target = op.tensor("self"), op.tensor("target")
     count = max(x.numel, target.numel)
-    pairs = plain_task(count, x.nbytes + target.nbytes, count * x.itemsize, x.dtype)
+    family = "math" if "entropy" in op.packet else "plain"
+    pairs = Task(family, precision_of(x.dtype), (max(1, count), x.nbytes + target.nbytes, count * x.itemsize))
     if _reduction(op) == _NONE:
         return [pairs]
     return [pairs, reduce_task(x.dtype, kept=1, reduced=count, innermost=True)]

@@ -7,6 +7,7 @@ from rooflight.ops.kernel_task import Task
 from rooflight.ops.matmul import any_matrix_work
 from rooflight.ops.optimizers import is_over_lists, list_tasks
 from rooflight.ops.pointwise import elementwise_tasks
+from rooflight.ops.recurrent import is_projected
 from rooflight.ops.registry import NEVER_TIMED, TASKS, applied
 
 
@@ -29,4 +30,6 @@ def is_guess(op: Op) -> bool:
     its bytes then: the least it can take, and often far too little."""
     if op.kind != "compute":
         return False
-    return TASKS.find(op) is None and (op.cost is None or op.packet in NEVER_TIMED)
+    if TASKS.find(op) is not None:
+        return "_rnn" in op.packet and is_projected(op)
+    return op.cost is None or op.packet in NEVER_TIMED

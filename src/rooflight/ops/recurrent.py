@@ -10,6 +10,7 @@ How torch's layers become these ops on tensors without data is in `trace/dispatc
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rooflight.ledger import Op, Tensor
@@ -96,9 +97,26 @@ never_timed("aten::mkldnn_rnn_layer")
 
 @task(*(f"aten::{library}_rnn{way}" for library in ("_cudnn", "miopen") for way in ("", "_backward")))
 def recurrent_tasks(op: Op) -> list[Task]:
-    of = _layers(op)
-    numbers = (_GATES[op.ints("mode")[0]], of.steps, of.samples, of.inputs, of.hidden, of.layers, of.directions)
-    return [Task(f"recurrent-{way_of(op)}", op.precision or "fp32", numbers)]
+    of, gates = _layers(op), _GATES[op.ints("mode")[0]]
+    hidden = _as_wide(op, of, gates) if is_projected(op) else of.hidden
+    # The gradient of the data alone is as much work as forward.
+    both = way_of(op) == "backward" and bool(op.ints("output_mask", (1, 1, 1, 1))[3])
+    numbers = (gates, of.steps, of.samples, of.inputs, hidden, of.layers, of.directions)
+    return [Task(f"recurrent-{'backward' if both else 'forward'}", op.precision or "fp32", numbers)]
+
+
+def is_projected(op: Op) -> bool:
+    """Is its state narrower than what it computes with? Nobody timed such a layer."""
+    return op.ints("proj_size", (0,))[0] > 0
+
+
+def _as_wide(op: Op, of: _RecurrentLayers, gates: int) -> int:
+    """The hidden size of layers without a projection that have no more FLOPs: a h^2 + b h = those of a row."""
+    passes = 2 if way_of(op) == "backward" and op.ints("output_mask", (1, 1, 1, 1))[3] else 1
+    macs = (op.cost.macs or 0) / (passes * of.steps * of.samples) if op.cost is not None else 0.0
+    a = of.directions * gates * (of.layers + (of.layers - 1) * of.directions)
+    b = of.directions * gates * of.inputs
+    return max(1, int((math.sqrt(b * b + 4 * a * macs) - b) / (2 * a)))
 
 
 # --- workspaces

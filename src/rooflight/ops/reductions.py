@@ -126,7 +126,7 @@ def reduction_tasks(op: Op) -> list[Task]:
     innermost = not axes or not order or order[-1] in axes
     family = "reduce-norm" if "norm" in op.packet else "reduce-index" if _finds_places(op) else "reduce"
     reduction = reduce_task(x.dtype, kept=kept, reduced=x.numel // kept, innermost=innermost, family=family)
-    return [reduction, *_logarithms(x, kept)] if op.packet == "aten::logsumexp" else [reduction]
+    return [reduction, *_logarithms(x, kept, innermost=innermost)] if op.packet == "aten::logsumexp" else [reduction]
 
 
 def _finds_places(op: Op) -> bool:
@@ -134,15 +134,16 @@ def _finds_places(op: Op) -> bool:
     return "arg" in op.packet or (len(op.outputs) == 2 and op.packet in ("aten::max", "aten::min"))
 
 
-def _logarithms(x: Tensor, kept: int) -> list[Task]:
-    """What logsumexp does beside finding the largest: less the largest, their exponentials, the sum of those, its
-    logarithm and the largest again, a kernel each."""
+def _logarithms(x: Tensor, kept: int, *, innermost: bool) -> list[Task]:
+    """What logsumexp does beside finding the largest: looks for infinite ones (three kernels), then less the largest,
+    exponentials, the sum of those, its logarithm and the largest again, a kernel each."""
     size, few = x.nbytes, kept * x.itemsize
     precision = precision_of(x.dtype)
     return [
+        *(plain_task(kept, few, few, x.dtype) for _ in range(3)),
         Task("broadcast", precision, (x.numel, size + few, size)),
         Task("math", precision, (x.numel, size, size)),
-        reduce_task(x.dtype, kept=kept, reduced=x.numel // kept, innermost=True),
+        reduce_task(x.dtype, kept=kept, reduced=x.numel // kept, innermost=innermost),
         Task("math", precision, (kept, few, few)),
         plain_task(kept, 2 * few, few, x.dtype),
     ]

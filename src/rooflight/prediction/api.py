@@ -18,7 +18,7 @@ from rooflight.ledger import Op
 from rooflight.memory.cudnn_workspaces import DeviceWorkspaces
 from rooflight.memory.largest import MOST
 from rooflight.memory.predict import MemoryPredictor
-from rooflight.ops.op_tasks import is_guess
+from rooflight.ops.op_tasks import is_guess, tasks_of
 from rooflight.parallel.layout import Layout
 from rooflight.prediction.advice import predicted_advice
 from rooflight.prediction.capacity import barely, memory_notes, savings, settings_given, too_large, with_limits
@@ -251,7 +251,7 @@ class _GenerationJob:
                 *vendor_notes(predictors),
                 *versions_notes(predictors),
                 *assumed_notes(predictor.device for predictor in predictors),
-                *_guesses(steps, {row.tier for row in rows}),
+                *_guesses(steps, {row.tier for row in rows}, predictors),
                 *memory_notes(rows),
             ),
             devices=tuple(source.device for source in self.sources),
@@ -344,11 +344,16 @@ def _with_roofline(row: Prediction, step: Step, source: TimeSource) -> Predictio
     return replace(row, roofline=roofline(ledger_of(step), source.device, times=times, ceilings=ceilings).to_dict())
 
 
-def _guesses(steps: Sequence[Step], tiers: set[str]) -> tuple[str, ...]:
+def _guesses(steps: Sequence[Step], tiers: set[str], predictors: Sequence[Predictor]) -> tuple[str, ...]:
     """Ops whose time is not that of the like of them, by name."""
+
+    def is_unlike(op: Op) -> bool:
+        """Also of a calibration of before such works were timed."""
+        return is_guess(op) or any(not by.model.has(task.family) for task in tasks_of(op) for by in predictors)
+
     doubts: list[tuple[Callable[[Op], bool], str]] = []
     if tiers != {"spec"}:
-        doubts.append((is_guess, "nothing like it was timed, so its time is a guess, and may be far off: "))
+        doubts.append((is_unlike, "nothing like it was timed, so its time is a guess, and may be far off: "))
     if "spec" in tiers:
         doubts.append((is_unknown, "no formula, or only part of one: the missing part counts as no time: "))
     notes = []

@@ -24,6 +24,8 @@ KERNELS = "kernels"
 """The scope of a time that is of kernels alone: what `gpu_time_s` says. All others are of a whole step."""
 PARTS = ("op", "chain of ops")
 """Kinds of rows that are no steps of a model."""
+_SEVERAL = 3
+"""Of fewer steps there is no mean to speak of."""
 _MODELS = {"mlp": "MLPs", "recurrent": "recurrent networks"}
 
 
@@ -227,10 +229,10 @@ def checked_on(
     kernel_error = spread_of(kernels).mean if kernels else None
     who = "recorded" if all(row.source.startswith("h200") for row, _ in pairs) else "published"
     alone = "" if kernel_error is None else f"; of the GPU's time alone {kernel_error:.0%}"
-    text = (
-        f"{spread.rows:,} {who} {_steps_in_words([row for row, _ in pairs])} on this {here}: {spread.mean:.0%} in the "
-        f"mean, {spread.worst:.0%} at worst{alone}"
-    )
+    far = f"{spread.mean:.0%} in the mean, {spread.worst:.0%} at worst"
+    if spread.rows < _SEVERAL:
+        far = f"off by {' and '.join(f'{abs(row.error(name)):.0%}' for row, name in pairs)}"
+    text = f"{spread.rows:,} {who} {_steps_in_words([row for row, _ in pairs])} on this {here}: {far}{alone}"
     return Checked(
         text=f"on {text}" if like == asked else f"{_missing(asked, like)}; on {text}",
         steps=spread.rows,

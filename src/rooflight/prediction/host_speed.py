@@ -24,10 +24,13 @@ _OF_DEVICE = ("gap", "graph.", IDLE_CALL)
 
 _KNOWN_DEVIATION, _UNKNOWN_DEVIATION = 0.25, 0.55
 """One standard deviation of the host's time, relative. Two runs of one script on two machines of the same kind differed
-by 21% in the mean; one more host than the six of benchmarks/hosts.py is off by so much."""
+by 21% in the mean. One more host than the six of benchmarks/hosts.py is off by the other, in the middle of their
+years."""
 _YEARS = ((89, 2022), (80, 2020), (75, 2018), (70, 2017), (0, 2016))
 """By compute capability: when GPUs came out. None is taken to be newer or older than those whose hosts are known."""
 _LEVEL, _A_YEAR, _MIDDLE = -0.031, -0.234, 2018.5
+_OFF, _HOSTS, _SQUARES = 0.505, 6, 31.5
+"""Of the line: what hosts are off it by, as a normal deviation by Student's t; how many, and their years' squares."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class HostSpeed:
 
 
 CALIBRATED_HOST = HostSpeed(1.0, _KNOWN_DEVIATION, "the host that was calibrated")
+GIVEN_HOST = HostSpeed(1.0, _UNKNOWN_DEVIATION, "the host of another device's calibration")
 
 
 def host_of_others(published: Mapping[str, Value]) -> HostSpeed | None:
@@ -69,4 +73,5 @@ def usual_host(device: Device) -> HostSpeed:
     capability = 90 if device.capability is None else device.capability
     year = next(year for least, year in _YEARS if capability >= least)
     ratio = math.exp(_LEVEL + _A_YEAR * (year - _MIDDLE))
-    return HostSpeed(ratio, _UNKNOWN_DEVIATION, f"a host of {year}")
+    deviation = _OFF * math.sqrt(1 + 1 / _HOSTS + (year - _MIDDLE) ** 2 / _SQUARES)
+    return HostSpeed(ratio, deviation, f"a host of {year}")

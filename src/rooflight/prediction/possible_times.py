@@ -60,7 +60,8 @@ def _bytes(task: Task, named: dict[str, np.ndarray[tuple[int], np.dtype[np.float
         m, n, k = named["m"], named["n"], named["k"]
         return float((named["batch"] * (m * k + k * n + m * n) * size)[0])
     if convolves(task.family):
-        strided = named["stride"] ** 2 > named["r"] * named["s"]  # such a kernel passes over pixels
+        # Such a kernel passes over pixels; of a volume, along some sides it may.
+        strided = (named["stride"] ** 2 > named["r"] * named["s"]) | ((named["stride"] > 1) & ("3d" in task.family))
         return 0.0 if bool(strided[0]) else float(convolution_bytes(named, task.precision)[0])
     if task.family.startswith("attention-"):
         rows = named["heads"] * named.get("length_q", 1.0) + named["heads_kv"] * named["length_kv"]

@@ -19,6 +19,7 @@ from rooflight.hardware.workspaces import WorkspacePoints
 from rooflight.machine import installed_gpus
 from rooflight.machine.recognise import CpuOutline, Recognised, this_device
 from rooflight.prediction.calibrated.model import CalibratedModel
+from rooflight.prediction.host_speed import GIVEN_HOST
 from rooflight.prediction.least_times import DEFAULT_CACHE_BYTES
 from rooflight.prediction.tiers import Predictor, corrected, predictor, speed_of
 
@@ -214,7 +215,8 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
         )
     model = CalibratedModel(given, speed_of(origin))
     note = f"the calibration was made on {given.device}: its times are transferred to {device.name}"
-    return Predictor(device, "transferred", model, f"transferred from {origin.name} (given)"), (note,)
+    words = f"transferred from {origin.name} (given), its host too"
+    return Predictor(device, "transferred", model, words, host_speed=GIVEN_HOST), (note,)
 
 
 def _doubts(device: Device, partial: Calibration) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class Predictor:
     source: str
     """Which calibration this is, in words."""
     corrections: Corrections | None = None
-    """What was timed on the device itself, where only a part was."""
+    """What was timed on the device itself, or on others like it, where only a part was."""
     host_speed: HostSpeed = CALIBRATED_HOST
     """Of the machine that the device is taken to be in."""
 
@@ -130,7 +130,11 @@ class Predictor:
     @cached_property
     def host(self) -> dict[str, Value]:
         """Seconds of the host for one op of a class, and between two kernels of the device."""
-        return self.host_speed.costs(self.calibration.host)
+        if self.host_speed.ratio == 1.0:
+            return self.calibration.host
+        # Ratios are of the host that came along, whatever host the user has calibrated since.
+        origin = shipped(ORIGIN)
+        return self.host_speed.costs(self.calibration.host if origin is None else origin.host)
 
     def op_times(self, step: Step) -> OpTimes:
         return self._compiled_times(step) if step.is_compiled else self._op_times(step)
@@ -370,8 +374,9 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
     return Predictor(device, "transferred", model, words, _of_older_gpus(model, _older_than(device)), host)
 
 
-_WITH_CONVOLUTIONS = ("v100-pcie-32", "p100-pcie", "a100-pcie-80")
-"""GPUs before the calibrated one whose convolutions in fp32 others timed."""
+_WITH_CONVOLUTIONS = ("v100-pcie-32", "p100-pcie")
+"""GPUs before the calibrated one whose convolutions in fp32 others timed; not those that their power holds back, whose
+times say more of that, and none that is held out (benchmarks/held_out.toml)."""
 
 
 def _older_than(device: Device) -> tuple[str, ...]:
@@ -393,7 +398,7 @@ def _of_older_gpus(model: CalibratedModel, names: tuple[str, ...]) -> Correction
         )
         for row in _published_points(names)
     )
-    return Corrections(points, _transfer_to(model)) if points else None
+    return Corrections(points, _transfer_to(model), own=False) if points else None
 
 
 def _is_convolution_in_fp32(points: TimedPoints) -> bool:

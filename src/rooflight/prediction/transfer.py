@@ -135,6 +135,8 @@ def _blocks(family: str, numbers: Array, nbytes: Array) -> Array:
         (rows, cols, depth), count = convolution_product(family, c), c["groups"]
     elif family.startswith("recurrent-"):
         return c["samples"] * c["gates"] * c["hidden"] * c["directions"] / _TILE**2
+    elif family == "nll-forward":
+        return np.ones(len(numbers))  # one block of threads adds all rows up
     elif family.endswith("-decode"):
         return c["batch"] * c["heads_kv"] * np.clip(c["length_kv"] / 512, 1, 64)
     elif family.startswith("attention-"):

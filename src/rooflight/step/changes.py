@@ -167,16 +167,21 @@ def has_fp32_products(step: Step) -> bool:
 
 
 def _could_be_tf32(task: Task) -> bool:
-    return task.precision == "fp32" and (task.family == "gemm" or convolves(task.family))
+    of_matrices = task.family == "gemm" or convolves(task.family) or task.family.startswith("recurrent-")
+    return task.precision == "fp32" and of_matrices
 
 
 def has_convolutions(step: Step) -> bool:
-    return any(convolves(task.family) for task in step.tasks)
+    """Of images, or sequences: torch has no channels_last of volumes that anybody timed."""
+    return any(task.family.startswith(_OF_IMAGES) for task in step.tasks)
+
+
+_OF_IMAGES = "conv-"
 
 
 def is_channels_last(step: Step) -> bool:
     layout = CONVOLUTION.index("channels_last")
-    return any(convolves(task.family) and task.numbers[layout] for task in step.tasks)
+    return any(task.family.startswith(_OF_IMAGES) and task.numbers[layout] for task in step.tasks)
 
 
 def _changed(step: Step, change: Callable[[Task], Task]) -> Step:
@@ -216,7 +221,7 @@ def in_channels_last(step: Step) -> Step:
 
 def _in_channels_last(task: Task) -> Task:
     names = FAMILIES[task.family]
-    if "channels_last" not in names:
+    if "channels_last" not in names or "3d" in task.family:
         return task
     place = names.index("channels_last")
     family = task.family.replace("batch-norm-cudnn", "batch-norm-native") if task.precision != "fp32" else task.family

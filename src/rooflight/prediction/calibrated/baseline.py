@@ -101,7 +101,9 @@ def convolution_product(family: str, c: dict[str, Array]) -> tuple[Array, Array,
     if family.endswith("-forward"):
         return pixels, outputs, inputs * window
     if family.endswith("-dgrad"):
-        return c["n"] * c["h"] * c["w"], inputs, outputs * np.ceil(window / c["stride"] ** 2)
+        # Of the taps, an input meets on the average as many as there are outputs for each input.
+        met = np.maximum(1.0, window * c["p"] * c["q"] / (c["h"] * c["w"]))
+        return c["n"] * c["h"] * c["w"], inputs, outputs * met
     return outputs, inputs * window, pixels
 
 
@@ -228,10 +230,25 @@ def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
         inside, outside = c["planes"] * c["h"] * c["w"] * size, c["planes"] * c["out_pixels"] * size
         indices = c["planes"] * c["out_pixels"] * 8 if family.startswith("max") else 0.0
         return inside + outside + indices
+    if family == "nll-forward":
+        return _SECTOR * c["rows"]
     if family == "embedding-backward":
         return (2 * c["rows"] + c["vocabulary"]) * c["columns"] * size
     passes = {"softmax-backward": 3, "layer-norm-backward": 4, "group-norm-backward": 5}.get(family, 2)
     return passes * c["rows"] * c["columns"] * size
+
+
+_SECTOR = 40
+"""Bytes read for one number of a row: as many as lie together in memory, and the place of that number."""
+
+
+def usual_kernels(family: str, numbers: Array) -> Array:
+    """Where nobody counted them: one, but of a recurrent layer a product and a pointwise one for every step."""
+    c = columns(family, numbers)
+    if not family.startswith("recurrent-"):
+        return np.ones(len(numbers))
+    launched: Array = 2 * c["steps"] * c["layers"] * c["directions"]
+    return launched
 
 
 def _recurrent_weights(c: dict[str, Array]) -> Array:
@@ -281,12 +298,16 @@ def baseline_seconds(family: str, precision: str, numbers: Array, speed: Speed) 
         seconds = np.maximum(seconds, np.where(c["channels_last"] > 0, 0.0, np.ceil(c["c"] / speed.units) * of_channel))
     if family == "cat":
         seconds = np.maximum(seconds, np.where(c["contiguous"] > 0, 0.0, _looked_up_seconds(c["elements"], speed)))
+    if family == "nll-forward":
+        seconds = np.maximum(seconds, c["rows"] / (_ROWS_A_CYCLE * speed.clock_hz))
     if family in _ROW_ELEMENTS:
         # A row is one block's: few long rows take as long as one of them, whatever the memory could do.
         seconds = np.maximum(seconds, c["columns"] / (_ROW_ELEMENTS[family] * speed.clock_hz))
     return LAUNCH_S + seconds
 
 
+_ROWS_A_CYCLE = 0.5
+"""Of a likelihood, which one block of threads adds up: the median of the H200's points of more than 4,096 rows."""
 _ROW_ELEMENTS = {
     "softmax-forward": 1.9, "softmax-backward": 1.5, "layer-norm-forward": 0.38, "layer-norm-backward": 0.43,
     "group-norm-forward": 0.9, "group-norm-backward": 2.0,

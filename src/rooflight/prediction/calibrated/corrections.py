@@ -59,12 +59,15 @@ class Corrections:
         sources: Sequence[PointsOf],
         transferred: Callable[[Sequence[Task], Device], tuple[Array, Array]],
         before: Corrections | None = None,
+        *,
+        own: bool = True,
     ) -> None:
         """`transferred`: warm and cold seconds of tasks on a device, as they are carried over to it. `before`: what
-        others say, and corrects first: where they differ, the word of these sources counts."""
+        others say, and corrects first: where they differ, the word of these sources counts. `own`: are the sources
+        of the device's chip? Others correct, but are no reason to be surer."""
         self.sources = tuple(sources)
         self._transferred = transferred
-        self._before = before
+        self._before, self._own = before, own
         self._fields: dict[tuple[str, str], KrigingField | None] = {}
         self._not_said: dict[tuple[str, str], float] = {}
 
@@ -92,14 +95,16 @@ class Corrections:
 
     def knows(self, task: Task) -> bool:
         """Did somebody time works of its family in its width?"""
-        own = any(part == 1.0 and self._field(like, width) for like, width, part in _relatives(*task[:2]))
+        own = self._own and any(part == 1.0 and self._field(like, width) for like, width, part in _relatives(*task[:2]))
         return own or (self._before is not None and self._before.knows(task))
 
     def left_open(self, task: Task) -> float:
         """Of the logarithm of its time: what its points have in common and steps may have or not, as they were timed on
         a board that its power holds back."""
-        self._field(task.family, task.precision)
-        return self._not_said.get((task.family, task.precision), 0.0)
+        key = task.family, task.precision
+        if self._field(*key) is None and self._before is not None:
+            return self._before.left_open(task)
+        return self._not_said.get(key, 0.0)
 
     def _field(self, family: str, precision: str) -> KrigingField | None:
         key = family, precision
@@ -121,7 +126,7 @@ class Corrections:
                 off = np.log(seconds / np.clip(seconds, warm_s, cold_s))
                 if not in_steps and family == "gemm" and is_held_back(source.device, precision):
                     common = float(np.median(off[seconds >= np.median(seconds)]))
-                    self._not_said[family, precision] = abs(common)
+                    self._not_said[family, precision] = max(abs(common), self._not_said.get((family, precision), 0.0))
                     off = off - common
                 values.append(off)
                 places.append(features(family, precision, rows_of(tasks, np.float64)))

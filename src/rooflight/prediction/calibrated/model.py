@@ -10,7 +10,14 @@ import numpy as np
 
 from rooflight.hardware.calibration import Calibration
 from rooflight.ops.kernel_task import FAMILIES, Task, decode_rows, rows_of, table_of
-from rooflight.prediction.calibrated.baseline import LAUNCH_S, Speed, baseline_seconds, itemsize, least_seconds
+from rooflight.prediction.calibrated.baseline import (
+    LAUNCH_S,
+    Speed,
+    baseline_seconds,
+    itemsize,
+    least_seconds,
+    usual_kernels,
+)
 from rooflight.prediction.calibrated.features import features
 from rooflight.prediction.calibrated.interpolation import KrigingField
 from rooflight.step.cache_reuse import Array
@@ -20,7 +27,6 @@ _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
 _FAMILY_FALLBACKS = {"flash": ("cudnn", "efficient"), "cudnn": ("flash", "efficient"), "efficient": ("flash", "cudnn")}
 _UNLIKE = {
     "reduce-norm": "reduce", "reduce-index": "reduce", "scan": "reduce",
-    "nll-forward": "embedding-forward",
     **{f"conv3d-{way}": f"conv-{way}" for way in ("forward", "dgrad", "wgrad")},
     **{f"{kind}-pool3d-{way}": f"{kind}-pool-{way}" for kind in ("max", "avg") for way in ("forward", "backward")},
 }  # fmt: skip
@@ -80,6 +86,11 @@ class CalibratedModel:
         times = (row[-3] / max(row[-1], 1) for rows in self._rows_of.values() for row in rows)
         return min(times, default=1e9 * LAUNCH_S) * 1e-9
 
+    def has(self, family: str) -> bool:
+        """Was work of this family timed, or what does the same by other kernels?"""
+        alike = [kind for kind in _similar(family) if kind == family or family not in _UNLIKE]
+        return any(kind in alike for kind, _ in self._rows_of)
+
     def times(self, tasks: Sequence[Task]) -> TaskTimes:
         """Each is looked up once, however often it is asked for."""
         groups: dict[tuple[str, str], list[Task]] = {}
@@ -90,7 +101,7 @@ class CalibratedModel:
             numbers = rows_of(some, np.float64)
             times = self._family(family, precision).times(numbers, precision, self.speed)
             if family in _UNLIKE and not any(kind == family for kind, _ in self._rows_of):
-                times[2:4] = np.maximum(times[2], _UNKNOWN), np.inf
+                times[2], times[3] = np.maximum(times[2], _UNKNOWN), np.inf
             self._known.update(zip(some, map(tuple, times.T.tolist()), strict=True))
         return TaskTimes(*np.array([self._known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
 
@@ -177,7 +188,7 @@ class _FamilyModel:
         if not len(self.rows):
             # Nobody timed the like of it: the baseline, which is within a factor of two or so, and a word of warning.
             ones = np.ones(len(numbers))
-            return np.stack([base, base, _UNKNOWN * ones, np.inf * ones, ones])
+            return np.stack([base, base, _UNKNOWN * ones, np.inf * ones, usual_kernels(self.family, numbers)])
         queries = features(self.family, self.precision, numbers)
         near = self.warm.near(queries)
         warm, cold = self.warm.said(near), self.cold.said(near)

@@ -255,7 +255,9 @@ def _doubt(best: Prediction, running: Sequence[Prediction]) -> str:
     alike = [row for row in running if row is not best and (row.throughput or 0.0) >= least]
     others = list(dict.fromkeys(_place(row) for row in alike))
     tie = f"; as much within {1 - _ALIKE:.0%}: {', '.join(others)}" if others else ""
-    return tie + ("; host-bound, so this is a matter of hosts, which are not known" if best.bound == "host" else "")
+    unlike = len({row.device for row in running}) > 1 and any(row.tier != "calibrated" for row in running)
+    hosts = "; host-bound, so this is a matter of hosts, which are not known" if best.bound == "host" and unlike else ""
+    return tie + hosts
 
 
 def _limits(predictions: Predictions) -> list[str]:
