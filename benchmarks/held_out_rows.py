@@ -20,7 +20,8 @@ WORDS = (
     "out 5% too long led to looking for the like among left-out points of the calibration, and to more points of whole "
     "tiles. On 2026-11-17, when points and coordinates were added, the summaries of all these rows were looked at after "
     "each of eight changes; weights of coordinates, and what a kernel's code costs, were chosen by the steps of "
-    "whole_steps.py."
+    "whole_steps.py. Later that day four steps of kin of theirs (RegNet, Swin) were looked at op by op, which led to "
+    "points of wide groups and of norms; the summary was looked at after each addition of points."
 )
 LATER = (
     "**Never looked at before.** Timed after the last calibration, in the same run. As they came: mean 8.2%, median 4.6%, "
