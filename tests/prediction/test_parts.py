@@ -1066,3 +1066,14 @@ def test_a_likelihood_goes_with_rows_and_clocks_not_with_the_memory():
         name: predictor(find(name), None).task_times([task]).cold_s[0] for name in ("h200", "l4", "t4", "rtx-4090")
     }
     assert max(seconds.values()) < 3 * seconds["h200"]
+
+
+def test_two_changes_together_are_advised_only_where_that_is_better_than_either():
+    """A graph costs something to begin, which a step that the GPU bounds does not win back."""
+    for model, batch in (("resnet18", 1), ("resnet50", 256), ("mnist-cnn", 4096)):
+        (row,) = predict(model, on="h200", batch=batch)
+        gains = {advice.change: advice.gain for advice in row.advice}
+        for change, gain in gains.items():
+            first, _, second = change.partition(", and ")
+            if second:
+                assert gain > max(gains.get(first, 0.0), gains.get(second, 0.0)), change

@@ -87,14 +87,16 @@ _OF_RATIO, _OF_TRANSFERRED_RATIO = 0.05, 0.1
 
 def advise(changes: Sequence[Change], timing: Timing) -> tuple[Advice, ...]:
     """The changes that are worth it, best first; a gain that may be none is not. Where one makes kernels faster and the
-    host keeps them waiting, both together are looked at too."""
+    host keeps them waiting, both together are looked at too, and told where that is better than either."""
     gains = [(change, advice_of(change, timing)) for change in changes]
     graph = next((advice for change, advice in gains if change.key == "graph"), None)
     kernels = [(change, advice) for change, advice in gains if change.key != "graph" and advice.gain_of_kernels > 0]
     if graph is not None and kernels:
-        best, _ = max(kernels, key=lambda row: row[1].gain_of_kernels)
+        best, alone = max(kernels, key=lambda row: row[1].gain_of_kernels)
         both = best.and_graphs()
-        gains.append((both, advice_of(both, timing)))
+        together = advice_of(both, timing)
+        if together.gain > max(graph.gain, alone.gain):
+            gains.append((both, together))
     worth = [advice for change, advice in gains if advice.gain >= max(metrics.WORTH, timing.noise(change))]
     return tuple(sorted(worth, key=lambda advice: -advice.gain))
 
