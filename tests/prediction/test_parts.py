@@ -939,11 +939,18 @@ def test_bf16_is_what_asking_for_it_predicts(device):
 
 def test_advice_for_a_live_module_is_in_its_callers_words():
     model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Tanh(), nn.Linear(512, 512))
-    (found,) = predict(model, torch.randn(65536, 512), on="h200")
+    (found,) = predict(model, torch.randn(16384, 512), on="h200")
     told = {one_.key: one_ for one_ in found.advice}
     assert told["TF32"].options == "tf32=True" and told["compile"].options == "compile=True"
     assert told["bf16"].options == "model.bfloat16()" and "predicted from this trace" in told["bf16"].assumption
     assert told["graph + bf16"].options == "graphs=True, model.bfloat16()"
+
+
+def test_a_graph_is_not_added_where_the_gpu_is_the_limit_anyway():
+    model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Tanh(), nn.Linear(512, 512))
+    (found,) = predict(model, torch.randn(65536, 512), on="h200")
+    told = {one_.key for one_ in found.advice}
+    assert "bf16" in told and not any("graph" in key for key in told)
 
 
 def test_a_model_that_cannot_run_in_bf16_is_not_told_to(tmp_path, monkeypatch):
