@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from rooflight.hardware.calibration import Calibration
 from rooflight.ops.kernel_task import FAMILIES, Task, decode_rows, rows_of, table_of
@@ -20,6 +21,7 @@ from rooflight.prediction.calibrated.baseline import (
 )
 from rooflight.prediction.calibrated.features import features
 from rooflight.prediction.calibrated.interpolation import KrigingField
+from rooflight.prediction.calibrated.ways import Ways
 from rooflight.step.cache_reuse import Array
 
 _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
@@ -47,6 +49,8 @@ median."""
 _AT_LEAST = 0.8
 _UNKNOWN = 0.7
 """Deviation of what was not calibrated at all."""
+_APART = 2.8
+"""How far each way of a library that a convolution did not go moves it away: two ways are 4 doublings apart."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,8 @@ class _FamilyModel:
         self.rows = rows
         numbers = rows[:, :-3]
         self.precision = precision
-        self.points = features(family, precision, numbers)
+        self.ways = Ways(family, rows)
+        self.points = np.hstack([features(family, precision, numbers), _APART * self.ways.taken])
         base = baseline_seconds(family, precision, numbers, speed)
         warm, cold = rows[:, -3] * 1e-9, np.maximum(rows[:, -2], rows[:, -3]) * 1e-9
         values = np.stack([np.log(warm / base), np.log(cold / base)], axis=1)
@@ -189,16 +194,32 @@ class _FamilyModel:
             # Nobody timed the like of it: the baseline, which is within a factor of two or so, and a word of warning.
             ones = np.ones(len(numbers))
             return np.stack([base, base, _UNKNOWN * ones, np.inf * ones, usual_kernels(self.family, numbers)])
-        queries = features(self.family, self.precision, numbers)
+        task, chance, queries = self._each_way(numbers)
         near = self.warm.near(queries)
+
+        def expected(values: Array) -> Array:
+            return np.bincount(task, chance * values)
+
         warm, cold = self.warm.said(near), self.cold.said(near)
+        warm_of, cold_of = (np.log(expected(np.exp(one.value))) for one in (warm, cold))
         least = least_seconds(self.family, precision, numbers, speed)
-        deviation, distance = warm.deviation, warm.distance
+        deviation = np.sqrt(expected(warm.deviation**2 + (warm.value - warm_of[task]) ** 2))
+        distance = expected(warm.distance)
         if itemsize(precision) != itemsize(self.precision):
             # Timed in another width only: fp64 is not among what was calibrated because fp32 is.
             deviation, distance = np.maximum(deviation, _UNKNOWN), np.full(len(numbers), np.inf)
-        kernels = np.exp(np.maximum(0.0, self.launched.said(near, tamed=False).value))
-        warm_s = base * np.exp(warm.value)
-        cold_s = base * np.exp(np.maximum(cold.value, warm.value))
+        kernels = expected(np.exp(np.maximum(0.0, self.launched.said(near, tamed=False).value)))
+        warm_s = base * np.exp(warm_of)
+        cold_s = base * np.exp(np.maximum(cold_of, warm_of))
         warm_s = np.maximum(warm_s - _CODE_S * kernels, _AT_LEAST * warm_s)
         return np.stack([np.maximum(warm_s, least), np.maximum(cold_s, least), deviation, distance, kernels])
+
+    def _each_way(self, numbers: Array) -> tuple[npt.NDArray[np.intp], Array, Array]:
+        """Whose it is, how likely, and where it lies among the points: every way that a task may be run in."""
+        likely = self.ways.likely(numbers)
+        task, way = np.nonzero(likely)
+        chance = likely[task, way]
+        alone = np.flatnonzero(~likely.any(1))
+        taken = np.vstack([np.eye(likely.shape[1])[way], np.zeros((len(alone), likely.shape[1]))])
+        task, chance = np.concatenate([task, alone]), np.concatenate([chance, np.ones(len(alone))])
+        return task, chance, np.hstack([features(self.family, self.precision, numbers)[task], _APART * taken])
