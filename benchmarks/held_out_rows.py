@@ -21,7 +21,8 @@ WORDS = (
     "tiles. On 2026-11-17, when points and coordinates were added, the summaries of all these rows were looked at after "
     "each of eight changes; weights of coordinates, and what a kernel's code costs, were chosen by the steps of "
     "whole_steps.py. Later that day four steps of kin of theirs (RegNet, Swin) were looked at op by op, which led to "
-    "points of wide groups and of norms; the summary was looked at after each addition of points."
+    "points of wide groups and of norms; the summary was looked at after each addition of points. Last, ways of grouped "
+    "convolutions (decision 36): all about them was chosen by left-out points; the summary was looked at eight times."
 )
 LATER = (
     "**Never looked at before.** Timed after the last calibration, in the same run. As they came: mean 8.2%, median 4.6%, "

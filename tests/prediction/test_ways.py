@@ -7,8 +7,8 @@ import pytest
 from numpy.random import Generator
 
 from rooflight.hardware.devices import find
-from rooflight.prediction.calibrated import model as calibrated
 from rooflight.prediction.calibrated import ways
+from rooflight.prediction.calibrated.baseline import baseline_seconds
 from rooflight.prediction.calibrated.features import features
 from rooflight.prediction.calibrated.interpolation import KrigingField
 from rooflight.prediction.calibrated.model import _NOISE, _REACH, _FamilyModel
@@ -79,7 +79,7 @@ def test_left_out_points_of_the_h200_are_told_better_and_their_intervals_hold(sp
     truth = 1e-9 * rows[out, -3]
     found = _FamilyModel(FAMILY, PRECISION, kept, speed).times(rows[out, :-3], PRECISION, speed)
     off = np.log(found[0] / truth)
-    base = calibrated.baseline_seconds(FAMILY, PRECISION, rows[:, :-3], speed)
+    base = baseline_seconds(FAMILY, PRECISION, rows[:, :-3], speed)
     placed = features(FAMILY, PRECISION, rows[:, :-3])
     values = np.log(1e-9 * rows[:, -3] / base)
     remain = np.delete(np.arange(len(rows)), out)

@@ -198,7 +198,7 @@ class _FamilyModel:
         near = self.warm.near(queries)
 
         def expected(values: Array) -> Array:
-            return np.bincount(task, chance * values)
+            return np.bincount(task, chance * values).astype(np.float64)
 
         warm, cold = self.warm.said(near), self.cold.said(near)
         warm_of, cold_of = (np.log(expected(np.exp(one.value))) for one in (warm, cold))

@@ -104,7 +104,8 @@ def _sizes(family: str, numbers: Array) -> Array:
 
 def _halvings(sizes: Array) -> Array:
     """How often a size halves evenly, up to 64."""
-    return np.sum([sizes % power == 0 for power in (2, 4, 8, 16, 32, 64)], axis=0)
+    halvings: Array = np.sum([sizes % power == 0 for power in (2, 4, 8, 16, 32, 64)], axis=0, dtype=np.float64)
+    return halvings
 
 
 class _Sorted:
