@@ -204,7 +204,8 @@ class _FamilyModel:
         warm_of, cold_of = (np.log(expected(np.exp(one.value))) for one in (warm, cold))
         least = least_seconds(self.family, precision, numbers, speed)
         deviation = np.sqrt(expected(warm.deviation**2 + (warm.value - warm_of[task]) ** 2))
-        distance = expected(warm.distance)
+        distance = np.full(len(numbers), np.inf)
+        np.minimum.at(distance, task, warm.distance)
         if itemsize(precision) != itemsize(self.precision):
             # Timed in another width only: fp64 is not among what was calibrated because fp32 is.
             deviation, distance = np.maximum(deviation, _UNKNOWN), np.full(len(numbers), np.inf)
