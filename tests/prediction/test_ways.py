@@ -87,6 +87,10 @@ def test_left_out_points_of_the_h200_are_told_better_and_their_intervals_hold(sp
     assert np.mean(np.abs(off)) < 0.75 * np.mean(np.abs(alone))
     assert np.mean(np.abs(off) > np.log(2)) < 0.6 * np.mean(np.abs(alone) > np.log(2))
     assert 0.8 < np.mean(np.abs(off) < 1.645 * found[2]) < 0.97
+    assert found[0].sum() == pytest.approx(truth.sum(), rel=0.15)
+    assert (
+        base[out] * np.exp(alone + values[out])
+    ).sum() < 0.8 * truth.sum()  # what is in between adds up to too little
 
 
 def test_ways_do_not_depend_on_what_was_asked_before():
@@ -98,6 +102,17 @@ def test_ways_do_not_depend_on_what_was_asked_before():
     assert together.shape == (40, 2)
     np.testing.assert_array_equal(together, backwards)
     np.testing.assert_allclose(together.sum(1), 1)
+
+
+def test_what_takes_no_way_is_told_as_if_there_were_none(speed, monkeypatch):
+    rows = predictor(find("h200")).model._family(FAMILY, PRECISION).rows
+    asked = convolutions(np.random.default_rng(5), 60, window=5)
+    asked[:20, 10], asked[20:40, 10] = 1, asked[20:40, 1]  # dense, depthwise, and of a window that no point has
+    found = _FamilyModel(FAMILY, PRECISION, rows, speed).times(asked, PRECISION, speed)
+    monkeypatch.setattr(ways, "_FEWEST", len(rows))
+    none = _FamilyModel(FAMILY, PRECISION, rows, speed)
+    assert not none.ways.taken.size
+    np.testing.assert_allclose(found, none.times(asked, PRECISION, speed), rtol=1e-12)
 
 
 def test_where_nothing_tells_the_way_none_is_taken():

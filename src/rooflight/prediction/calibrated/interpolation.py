@@ -6,7 +6,7 @@ also tells how far it may be off: more where points are far away or disagree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,12 @@ class NearestPoints:
     unsure_mean: Array
     """And how much more, if it is that of the points."""
 
+    def and_then(self, more: NearestPoints) -> NearestPoints:
+        """Of these queries, then of others among as many points."""
+        return NearestPoints(
+            *(np.concatenate([getattr(one, field.name) for one in (self, more)]) for field in fields(self))
+        )
+
 
 @dataclass(frozen=True)
 class KrigingField:
@@ -60,12 +66,6 @@ class KrigingField:
     def at(self, queries: Array) -> Interpolated:
         """The value at every query."""
         return self.said(self.near(queries))
-
-    def without(self, places: npt.NDArray[np.intp]) -> Array:
-        """What the other points say of some of them: how well the field knows what it has not seen."""
-        squares = _squares(self.points[places], self.points)
-        squares[np.arange(len(places)), places] = np.inf
-        return self.said(self._among(squares)).value
 
     def near(self, queries: Array) -> NearestPoints:
         """Serves every field that has these points."""

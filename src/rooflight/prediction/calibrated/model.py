@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,7 @@ from rooflight.prediction.calibrated.baseline import (
     usual_kernels,
 )
 from rooflight.prediction.calibrated.features import features
-from rooflight.prediction.calibrated.interpolation import KrigingField
+from rooflight.prediction.calibrated.interpolation import KrigingField, NearestPoints
 from rooflight.prediction.calibrated.ways import Ways
 from rooflight.step.cache_reuse import Array
 
@@ -152,11 +152,12 @@ class _FamilyModel:
         numbers = rows[:, :-3]
         self.precision = precision
         self.ways = Ways(family, rows)
-        self.points = np.hstack([features(family, precision, numbers), _APART * self.ways.taken])
+        self.points = features(family, precision, numbers)
         base = baseline_seconds(family, precision, numbers, speed)
         warm, cold = rows[:, -3] * 1e-9, np.maximum(rows[:, -2], rows[:, -3]) * 1e-9
         values = np.stack([np.log(warm / base), np.log(cold / base)], axis=1)
         self.warm, self.cold = (KrigingField(self.points, values[:, n], _REACH, _NOISE) for n in (0, 1))
+        self.apart = replace(self.warm, points=np.hstack([self.points, _APART * self.ways.taken]))
         self.launched = KrigingField(self.points, np.log(np.maximum(rows[:, -1], 1.0)), _REACH, _NOISE)
 
     def times(self, numbers: Array, precision: str, speed: Speed) -> Array:
@@ -194,14 +195,13 @@ class _FamilyModel:
             # Nobody timed the like of it: the baseline, which is within a factor of two or so, and a word of warning.
             ones = np.ones(len(numbers))
             return np.stack([base, base, _UNKNOWN * ones, np.inf * ones, usual_kernels(self.family, numbers)])
-        task, chance, queries = self._each_way(numbers)
-        near = self.warm.near(queries)
+        task, chance, near = self._each_way(numbers)
 
         def expected(values: Array) -> Array:
             return np.bincount(task, chance * values).astype(np.float64)
 
         warm, cold = self.warm.said(near), self.cold.said(near)
-        warm_of, cold_of = (np.log(expected(np.exp(one.value))) for one in (warm, cold))
+        warm_of, cold_of = (np.log(expected(np.exp(np.maximum(one.value, warm.value)))) for one in (warm, cold))
         least = least_seconds(self.family, precision, numbers, speed)
         deviation = np.sqrt(expected(warm.deviation**2 + (warm.value - warm_of[task]) ** 2))
         distance = np.full(len(numbers), np.inf)
@@ -211,16 +211,16 @@ class _FamilyModel:
             deviation, distance = np.maximum(deviation, _UNKNOWN), np.full(len(numbers), np.inf)
         kernels = expected(np.exp(np.maximum(0.0, self.launched.said(near, tamed=False).value)))
         warm_s = base * np.exp(warm_of)
-        cold_s = base * np.exp(np.maximum(cold_of, warm_of))
+        cold_s = base * np.exp(cold_of)
         warm_s = np.maximum(warm_s - _CODE_S * kernels, _AT_LEAST * warm_s)
         return np.stack([np.maximum(warm_s, least), np.maximum(cold_s, least), deviation, distance, kernels])
 
-    def _each_way(self, numbers: Array) -> tuple[npt.NDArray[np.intp], Array, Array]:
-        """Whose it is, how likely, and where it lies among the points: every way that a task may be run in."""
-        likely = self.ways.likely(numbers)
+    def _each_way(self, numbers: Array) -> tuple[npt.NDArray[np.intp], Array, NearestPoints]:
+        """Whose it is, how likely, and the points near it: every way that a task may go. Where nothing is known of
+        ways, points of all of them are near."""
+        placed, likely = features(self.family, self.precision, numbers), self.ways.likely(numbers)
         task, way = np.nonzero(likely)
-        chance = likely[task, way]
+        near = self.apart.near(np.hstack([placed[task], _APART * np.eye(likely.shape[1])[way]]))
         alone = np.flatnonzero(~likely.any(1))
-        taken = np.vstack([np.eye(likely.shape[1])[way], np.zeros((len(alone), likely.shape[1]))])
-        task, chance = np.concatenate([task, alone]), np.concatenate([chance, np.ones(len(alone))])
-        return task, chance, np.hstack([features(self.family, self.precision, numbers)[task], _APART * taken])
+        chance = np.concatenate([likely[task, way], np.ones(len(alone))])
+        return np.concatenate([task, alone]), chance, near.and_then(self.warm.near(placed[alone]))

@@ -25,8 +25,9 @@ _AT_ONCE = 8
 _TREES = 8
 _SURER = 2
 """Trees that each see half of the sizes agree less than they are right: their shares of the vote to this power, made
-one again, are how often left-out points went each way."""
+one again, are about how often left-out points went each way, over all families."""
 _HARDLY = 0.02
+"""Of the likeliest way's chance: a way below it is not looked at."""
 _SEEN = 500
 """Points that a threshold is chosen by, at most."""
 _AROUND = 1.0
@@ -46,7 +47,7 @@ class Ways:
             return
         self._windows = _window(family, self._rows[:, :-3])
         kernels, groups = self._rows[:, -1], columns(family, self._rows[:, :-3])["groups"]
-        one_by_one = (kernels >= groups) & (np.maximum(kernels, groups) > _AT_ONCE)
+        one_by_one = (kernels >= groups) & (kernels > _AT_ONCE)
         ways = np.where(one_by_one, -np.round(kernels / groups), np.minimum(kernels, _AT_ONCE))
         kinds, numbered = np.unique(ways, return_inverse=True)
         self.taken = np.zeros((len(rows), len(kinds)))
@@ -60,8 +61,7 @@ class Ways:
             if grouped.any():
                 sizes = _sizes(self._family, numbers[grouped])
                 chances = np.mean([tree.at(sizes) for tree in self._trees], axis=0) ** _SURER
-                chances /= chances.sum(1, keepdims=True)
-                chances[chances < _HARDLY] = 0.0
+                chances[chances < _HARDLY * chances.max(1, keepdims=True)] = 0.0
                 found[grouped] = chances / chances.sum(1, keepdims=True)
         return found
 
@@ -84,7 +84,7 @@ def _grouped(family: str, numbers: Array) -> npt.NDArray[np.bool_]:
 def _window(family: str, numbers: Array) -> Array:
     """One number for its sides, stride and dilation."""
     c = columns(family, numbers)
-    window: Array = ((c["r"] * 100 + c["s"]) * 100 + c["stride"]) * 100 + c["dilation"]
+    window: Array = ((c["r"] * 1000 + c["s"]) * 1000 + c["stride"]) * 1000 + c["dilation"]
     return window
 
 
@@ -114,13 +114,14 @@ class _Sorted:
     def __init__(self, sizes: Array, ways: npt.NDArray[np.intp]) -> None:
         levels, places = zip(*(np.unique(column, return_inverse=True) for column in sizes.T), strict=True)
         self.levels: tuple[Array, ...] = levels
-        self.places = np.stack(places, axis=1).astype(np.uint16)
+        # Numbers of 16 bits are sorted by counting, several times as fast.
+        self.places = np.stack(places, axis=1).astype(np.uint16 if len(ways) <= 2**16 else np.uint32)
         self.ways, self.count = ways, int(ways.max()) + 1
         counts = np.arange(len(ways) + 1, dtype=np.float64)
         self.mixed = counts * np.log(np.maximum(counts, 1.0))
 
-    def split(self, points: npt.NDArray[np.intp], some: npt.NDArray[np.intp]) -> tuple[int, int] | None:
-        """The size among `some` and the last place below the threshold that sorts ways best (by entropy)."""
+    def split(self, points: npt.NDArray[np.intp], some: npt.NDArray[np.intp]) -> tuple[int, int, int] | None:
+        """The size among `some`, and its places next to the threshold that sorts ways best (by entropy)."""
         places = self.places[points[:, None], some]
         order = np.argsort(places, axis=0, kind="stable")
         places = np.take_along_axis(places, order, axis=0)
@@ -132,7 +133,9 @@ class _Sorted:
         sorted_out -= (self.mixed[count] + self.mixed[len(points) - count])[:, None]
         sorted_out[places[1:] == places[:-1]] = -np.inf
         row, column = np.unravel_index(int(np.argmax(sorted_out)), sorted_out.shape)
-        return None if sorted_out[row, column] == -np.inf else (int(some[column]), int(places[row, column]))
+        if sorted_out[row, column] == -np.inf:
+            return None
+        return int(some[column]), int(places[row, column]), int(places[row + 1, column])
 
 
 @dataclass
@@ -144,7 +147,8 @@ class _Node:
     points: npt.NDArray[np.intp]
     around: Array
     path: tuple[int, ...]
-    """The tree, then the side at each threshold: what is looked at here depends on nothing else."""
+    """The tree, then the side at each threshold (1 or 2: zeros at the end of a seed do not count). What is looked at
+    here depends on nothing else."""
 
     @cached_property
     def likely(self) -> Array:
@@ -163,13 +167,14 @@ class _Node:
         found = self.of.split(seen, some)
         if found is None:
             return None
-        column, place = found
-        low = self.of.places[self.points, column] <= place
+        column, last, first = found
+        low = self.of.places[self.points, column] <= last
+        threshold = float((self.of.levels[column][last] + self.of.levels[column][first]) / 2)
         below, above = (
             _Node(self.of, self.points[side], self.likely, (*self.path, number))
-            for number, side in enumerate((low, ~low))
+            for number, side in enumerate((low, ~low), 1)
         )
-        return column, float(self.of.levels[column][place : place + 2].mean()), (below, above)
+        return column, threshold, (below, above)
 
     def at(self, sizes: Array) -> Array:
         """How likely each way is, one row a task."""
