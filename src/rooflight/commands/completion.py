@@ -203,7 +203,7 @@ _WORDS: dict[tuple[str, str], Completer] = {
     ("report", "chart"): _offer(_charts),
     ("compare", "a"): _offer(_recordings, files=True),
     ("compare", "b"): _offer(_recordings, files=True),
-    ("list", "name"): _name_of_one,
+    ("list", "names"): _name_of_one,
     ("calibrate", "described"): _one_device,
     ("calibrate", "where"): _offer(lambda: ["cuda", "cpu", *_device_names()], files=True),
     ("calibrate", "recorded"): _offer(_recordings, files=True),

@@ -1,4 +1,4 @@
-"""`rooflight list WHAT`: models, formulas, recordings, devices, metrics."""
+"""`rooflight list WHAT`: models, formulas, recordings, devices, metrics, growth."""
 
 from __future__ import annotations
 
@@ -10,22 +10,31 @@ import click
 from rooflight.formatting import printable
 
 
-@click.command(short_help="models, formulas, recordings, devices, metrics")
-@click.argument("what", type=click.Choice(["models", "formulas", "recordings", "devices", "metrics"]))
-@click.argument("name", required=False)
+@click.command(short_help="models, formulas, recordings, devices, metrics, growth")
+@click.argument("what", type=click.Choice(["models", "formulas", "recordings", "devices", "metrics", "growth"]))
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(what: str, name: str | None, as_json: bool) -> None:
+def command(what: str, names: tuple[str, ...], as_json: bool) -> None:
     """List the built-in models, the operators that have a formula, the measurements that come along, the devices, or
     every metric with its definition.
 
     `rooflight list devices NAME` shows every value of one device with its source; NAME is what `rooflight predict --on`
     takes: a name, a .toml file, a few numbers, or `here`.
+
+    `rooflight list growth '5n^3 + 200n^2 + 15' '4n + log n'` gives the Big-O of functions, the slowest growth first;
+    without any, the usual ones. (That of a model: `rooflight estimate MODEL --symbolic`.)
     """
-    if what == "devices":
-        _devices(name, as_json)
+    if what == "growth":
+        _growth(names, as_json)
         return
-    if name is not None:
-        raise click.UsageError(f"`rooflight list {what}` takes no name; only `rooflight list devices` does")
+    if what == "devices" and len(names) < 2:
+        _devices(names[0] if names else None, as_json)
+        return
+    if names:
+        raise click.UsageError(
+            f"`rooflight list {what}` takes no {'second ' if what == 'devices' else ''}name; only `rooflight list "
+            "devices` takes one, and `rooflight list growth` functions"
+        )
     if what == "metrics":
         _metrics(as_json)
         return
@@ -80,6 +89,28 @@ def _metrics(as_json: bool) -> None:
         metrics = [metric for metric in METRICS.values() if metric.group == group]
         rows = tuple((metric.name, metric.title, metric.unit, metric.about) for metric in metrics)
         console.print(drawn(Table(group, columns, rows), console.width))
+
+
+def _growth(functions: tuple[str, ...], as_json: bool) -> None:
+    from rooflight.commands.output import emit
+    from rooflight.commands.terminal import make_console
+    from rooflight.estimation.symbolic.asymptotics import LADDER, asymptotic, ranked
+    from rooflight.reporting.table import Column, Table
+    from rooflight.reporting.writers.terminal import drawn
+
+    slowest_first = ranked([asymptotic(function) for function in functions or LADDER])
+    if as_json:
+        entries = [{"function": each.written, "big_o": str(each), "terms": each.why} for each in slowest_first]
+        emit(json.dumps(entries, ensure_ascii=False))
+        return
+    console = make_console()
+    columns = (
+        Column("function", right=False, whole=True),
+        Column("Big-O", right=False, whole=True),
+        Column("its terms, fastest first", right=False, wraps=True),
+    )
+    rows = tuple((each.written, str(each), each.why) for each in slowest_first)
+    console.print(drawn(Table("growth, slowest first", columns, rows), console.width))
 
 
 def _devices(name: str | None, as_json: bool) -> None:

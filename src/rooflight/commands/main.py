@@ -29,7 +29,7 @@ VERBS = {
     "import": "read the logs of ncu, nsys, nvprof and PyTorch's profiler",
     "doctor": "what can be measured on this machine, and how to enable the rest",
     "report": "show a saved ledger or a study as text, Markdown, CSV, JSON or HTML",
-    "list": "list models, devices, formulas, recordings and metrics",
+    "list": "list models, devices, formulas, recordings and metrics; Big-O of functions",
     "completion": "shell completion of verbs, options, models and devices with Tab",
 }
 
