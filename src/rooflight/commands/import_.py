@@ -1,4 +1,4 @@
-"""`rooflight import FILE`: a log from another profiler, as a ledger."""
+"""`rooflight import FILE ...`: logs from other profilers, as a ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROWS_IN_TEXT = 25
 
 
 @click.command("import", short_help="a log from ncu, nsys, nvprof or PyTorch's profiler")
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("paths", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option(
     "--by",
     type=click.Choice(["kernel", "launch", "range"]),
@@ -30,6 +30,7 @@ _ROWS_IN_TEXT = 25
 @click.option(
     "--top", type=click.IntRange(min=1), help="Rows to show; the others are summed up in one. Default: 25 in text."
 )
+@click.option("--device", metavar="NAME", help="The GPU that the log is of, where it does not tell: v100-sxm2-32gb.")
 @form_options(
     json="Print one JSON document: header, totals, origins, kernels.",
     csv="Print the table of kernels as CSV.",
@@ -39,11 +40,14 @@ def command(**options: Any) -> None:
     """Read a log that another profiler wrote: FLOPs, bytes and time of every kernel, in the same units.
 
     FILE may be Nsight Compute's CSV (raw or details page, any units and separators), its console output or a
-    .ncu-rep; Nsight Systems' `nsys stats --report cuda_gpu_trace --format csv`; nvprof's metrics; or a Chrome trace
-    of PyTorch's profiler. Any of them may be gzipped. The format is recognised by the content.
+    .ncu-rep; Nsight Systems' `nsys stats --report cuda_gpu_trace --format csv` (or cuda_gpu_kern_sum); nvprof's
+    metrics; a Chrome trace of PyTorch's profiler; or a CSV with columns of kernels and times. Any of them may be
+    gzipped. The format is recognised by the content.
+
+    Several FILEs are logs of one program, which are joined: FLOPs and bytes of ncu with the times of nsys.
     """
     to, written = forms(options)
-    ledger = _read(options["path"])
+    ledger = _read(options["paths"], options["device"])
     from rooflight.commands.output import keep, show
     from rooflight.reporting.sections.ledger_documents import log_document
 
@@ -58,11 +62,12 @@ def command(**options: Any) -> None:
         show(document(to), to)
 
 
-def _read(path: Path) -> Ledger:
+def _read(paths: tuple[Path, ...], device: str | None) -> Ledger:
     import msgspec
 
     from rooflight.profiles import read
 
-    ledger = read(path)
-    header = msgspec.structs.replace(ledger.header, command=shell("import", path))
+    ledger = read(*paths, device=device)
+    told = ("--device", device) if device is not None else ()
+    header = msgspec.structs.replace(ledger.header, command=shell("import", *paths, *told))
     return msgspec.structs.replace(ledger, header=header)

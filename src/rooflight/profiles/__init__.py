@@ -6,26 +6,52 @@ What a file is, is decided by its content, never by its name.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from rooflight.errors import BadFile
+from rooflight.errors import BadFile, BadInput
 from rooflight.files import read_bytes
+from rooflight.hardware.devices import find, names, recognise_name
 from rooflight.ledger import Ledger
-from rooflight.profiles import kineto_log, ncu_console, ncu_csv, ncu_report, nsys_csv, nvprof
+from rooflight.profiles import kineto_log, ncu_console, ncu_csv, ncu_report, nsys_csv, nvprof, time_table
+from rooflight.profiles.joined_logs import joined
 from rooflight.profiles.log import LogText, ProfilerLog, decode
 from rooflight.profiles.log_ledger import ledger_of
 from rooflight.profiles.ncu_log import refuse_empty
 
 KNOWN = (
     "Nsight Compute (CSV of the raw or details page, console output, .ncu-rep), Nsight Systems (CSV of the report "
-    "cuda_gpu_trace), nvprof's metrics, a Chrome trace of PyTorch's profiler; any of them gzipped"
+    "cuda_gpu_trace or cuda_gpu_kern_sum), any CSV with columns of kernels and times, nvprof's metrics, a Chrome trace "
+    "of PyTorch's profiler; any of them gzipped"
 )
 
 
-def read(path: str | Path) -> Ledger:
-    """A log as a ledger of kernels; what is wrong with the file is said in one line."""
-    path = Path(path)
-    return ledger_of(_log(path), path)
+def read(path: str | Path, *more: str | Path, device: str | None = None) -> Ledger:
+    """A log as a ledger of kernels; what is wrong with the file is said in one line.
+
+    `more`: logs of the same program, whose counters and times are joined with it. `device`: the GPU they are of, by a
+    name of `rooflight.hardware`, where no log tells it.
+    """
+    paths = [Path(path), *map(Path, more)]
+    logs = [replace(_log(path), file=path.name) for path in paths]
+    log = _on(joined(logs), device)
+    return ledger_of(log, next(path for path, log in zip(paths, logs, strict=True) if log.counts or len(logs) == 1))
+
+
+def _on(log: ProfilerLog, device: str | None) -> ProfilerLog:
+    """The log with the device that its user says it is of."""
+    if device is None:
+        return log
+    asked = find(device)
+    if asked.name not in names():
+        raise BadInput(f"--device {device}: only a device that rooflight knows by name (`rooflight list devices`)")
+    logged = recognise_name(log.device)
+    if log.device and (logged is None or logged.name != asked.name):
+        raise BadInput(f"the log is of a {log.device}, not of a {asked.title}: leave --device out")
+    capability = None if asked.capability is None else f"{asked.capability // 10}.{asked.capability % 10}"
+    name = log.device or (asked.recognised_as[0] if asked.recognised_as else asked.name)
+    note = () if log.device else (f"the log names no device: that it is a {asked.title} was said with --device",)
+    return replace(log, device=name, capability=log.capability or capability, notes=(*log.notes, *note))
 
 
 def _log(path: Path) -> ProfilerLog:
@@ -52,6 +78,8 @@ def _log(path: Path) -> ProfilerLog:
         return ncu_console.read(source)
     if re.match(r'\s*(\{\s*("|$)|\[\s*(\{|$))', text):
         return kineto_log.read(source)
+    if time_table.is_one(text):
+        return time_table.read(source)
     if "==PROF==" in text or "==ERROR==" in text or "NVPROF is profiling" in text:
         raise refuse_empty(source, "the log holds no table of kernels")
     raise BadFile(f"{path} is no log that rooflight knows; it reads {KNOWN}")

@@ -14,6 +14,8 @@ from rooflight.errors import BadFile
 from rooflight.ledger import KernelKind, Value
 
 Dim3 = tuple[int, int, int]
+COPIED = "copied_bytes"
+"""What traces tell of copies and fills."""
 _MOST_COUNTED = 2**63 - 1
 _MOST_LAUNCHES = 1_000_000
 _MOST_LINES = 20
@@ -113,6 +115,17 @@ class ProfilerLog:
     totals: dict[str, Value] = field(default_factory=dict)
     """What the log tells of the whole and no launch can."""
     notes: tuple[str, ...] = ()
+    file: str = ""
+    """Name of the file, for what is said of several."""
+    is_summary: bool = False
+    """Are launches here only with the average of all of a kernel, and in no order?"""
+    times_of: str = ""
+    """The other file that the launches' times are of, where two were joined."""
+
+    @property
+    def counts(self) -> bool:
+        """Has it counted anything but the size of copies?"""
+        return any(name != COPIED for launch in self.launches for name in launch.metrics)
 
 
 class NotCounted(ValueError):

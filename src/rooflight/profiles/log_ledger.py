@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from rooflight._version import __version__
+from rooflight.formatting import count, seconds, whole_bytes
 from rooflight.hardware.counter_tables import (
     CHIPS_BY_CAPABILITY,
     Counter,
@@ -22,20 +23,20 @@ from rooflight.hardware.counter_tables import (
     to_quantities,
 )
 from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger, Measurement, Value
-from rooflight.metrics import QUANTITIES
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, QUANTITIES, TENSOR_FLOPS
 from rooflight.ops.kernel_names import tile
-from rooflight.profiles.log import LoggedLaunch, MetricReading, ProfilerLog
+from rooflight.profiles.log import COPIED, LoggedLaunch, MetricReading, ProfilerLog
 
 _ENDINGS = (".gz", ".csv", ".json", ".txt", ".log", ".ncu-rep", ".out", ".trace", ".pt")
-_COPIED = "copied_bytes"
-_SUMMED = ("flop_count_sp", "flop_count_dp", "flop_count_hp", "dram_read_bytes", "dram_write_bytes", _COPIED)
+_SUMMED = ("flop_count_sp", "flop_count_dp", "flop_count_hp", "dram_read_bytes", "dram_write_bytes", COPIED)
 """Sums over launches that are neither ours nor named as sums."""
 
 
 def ledger_of(log: ProfilerLog, path: Path) -> Ledger:
     """The ledger of an imported log. No op is in it: a log from elsewhere does not tell which model ran."""
     launches = _in_time(log.launches)
-    kernels = tuple(_kernel(log.tool, launch) for launch in launches)
+    source = f"{log.tool} ({log.file})" if log.times_of else log.tool
+    kernels = tuple(_kernel(source, launch) for launch in launches)
     totals, incomplete = _totals(kernels)
     capability = (log.capability or "").replace(".", "")
     header = Header(
@@ -51,11 +52,29 @@ def ledger_of(log: ProfilerLog, path: Path) -> Ledger:
         device=log.device,
         cuda=log.cuda,
         conditions={"log": log.about},
-        notes=(*missing(log), *incomplete, *log.notes),
+        notes=(*missing(log), *incomplete, *_points(log, kernels), *log.notes),
     )
     quantities = {**totals, **_times(log, launches), **log.totals}
     step = Measurement(scope="step", quantities=quantities)
     return Ledger(format_version=FORMAT_VERSION, header=header, kernels=kernels, measurements=(step,))
+
+
+def _points(log: ProfilerLog, kernels: Sequence[Kernel]) -> list[str]:
+    """Where the times are of another log that lacks some kernels: what is known of those that have one."""
+    timed = [kernel for kernel in kernels if kernel.time_s is not None]
+    if not log.times_of or len(timed) == len(kernels):
+        return []
+    values = [{name: value.value for name, value in kernel.quantities.items()} for kernel in timed]
+    flops, moved = (
+        sum(each.get(name, 0) for each in values for name in names)
+        for names in ((*TENSOR_FLOPS, *CUDA_FLOPS), DRAM_BYTES)
+    )
+    took = math.fsum(kernel.time_s or 0.0 for kernel in timed)
+    rate = f", {count(flops / took)}FLOP/s" if took else ""
+    return [
+        f"the {len(timed):,} kernels with a time: {count(flops)} FLOPs, {whole_bytes(moved)} of DRAM traffic, "
+        f"{seconds(took)}{rate}"
+    ]
 
 
 def _stem(path: Path) -> str:
@@ -72,10 +91,10 @@ def _in_time(launches: Sequence[LoggedLaunch]) -> list[LoggedLaunch]:
     return sorted(launches, key=lambda launch: launch.start_s or 0.0)
 
 
-def _kernel(tool: str, launch: LoggedLaunch) -> Kernel:
+def _kernel(source: str, launch: LoggedLaunch) -> Kernel:
     fields = {name: value for name, value in vars(launch).items() if name != "metrics"}
     shape = tile(launch.name) if launch.kind == "kernel" else None
-    return Kernel(**fields, tile=shape, quantities=quantities(tool, launch.metrics))
+    return Kernel(**fields, tile=shape, quantities=quantities(source, launch.metrics))
 
 
 def _totals(kernels: Sequence[Kernel]) -> tuple[dict[str, Value], list[str]]:
@@ -93,20 +112,19 @@ def _totals(kernels: Sequence[Kernel]) -> tuple[dict[str, Value], list[str]]:
     totals = {}
     notes = []
     for name, total in sums.items():
-        count = having[name]
-        missing_from = 0 if name == _COPIED else computing - count
-        totals[name] = Value(total, f"{origins[name]}, sum over {_how_many(name, count, computing)}")
+        missing_from = 0 if name == COPIED else computing - having[name]
+        totals[name] = Value(total, f"{origins[name]}, sum over {_how_many(name, having[name], computing)}")
         if missing_from and name in QUANTITIES:
             notes.append(f"{name} has no value for {missing_from:,} of {computing:,} kernels: its total lacks them")
     return totals, notes
 
 
-def _how_many(name: str, count: int, computing: int) -> str:
-    if name == _COPIED:
-        return f"{count:,} copies and fills"
-    return (
-        f"{count:,} kernel{'s' if count != 1 else ''}" if count == computing else f"{count:,} of {computing:,} kernels"
-    )
+def _how_many(name: str, having: int, computing: int) -> str:
+    if name == COPIED:
+        return f"{having:,} copies and fills"
+    if having == computing:
+        return f"{having:,} kernel{'s' if having != 1 else ''}"
+    return f"{having:,} of {computing:,} kernels"
 
 
 def _adds_up(name: str) -> bool:
@@ -159,23 +177,27 @@ _NVPROF = {
 FLOP_COUNT_SP = "flop_count_sp"
 
 
-def quantities(tool: str, metrics: Mapping[str, MetricReading]) -> dict[str, Value]:
-    """What one launch did, under the names of `rooflight.metrics`; every metric also stays under its own name."""
+def quantities(source: str, metrics: Mapping[str, MetricReading]) -> dict[str, Value]:
+    """What one launch did, under the names of `rooflight.metrics`; every metric also stays under its own name.
+
+    `source`: the profiler, and the file where several were joined."""
     counted = _by_known_names(metrics)
     values = {name: reading.value for name, reading in counted.items()}
     result: dict[str, Value] = {}
-    flops = to_quantities(values, _flop_counters(frozenset(values)), source=tool)
+    flops = to_quantities(values, _flop_counters(frozenset(values)), source=source)
     result.update({name: value for name, value in flops.items() if name not in counted})
     for counter in _BYTES:  # not by `to_quantities`: the floor of a range does not hold for a kernel on its own
         if counter.metric in counted:
-            result[counter.quantity] = _value(counted[counter.metric], f"{tool}: {counter.metric.removesuffix('.sum')}")
+            result[counter.quantity] = _value(
+                counted[counter.metric], f"{source}: {counter.metric.removesuffix('.sum')}"
+            )
     for name, quantity in _NVPROF.items():
         if name in metrics and quantity not in result:
-            result[quantity] = _value(metrics[name], f"{tool}: {name}")
+            result[quantity] = _value(metrics[name], f"{source}: {name}")
     if FLOP_COUNT_SP not in metrics and (count := flop_count_sp(values)) is not None:
-        result[FLOP_COUNT_SP] = Value(count, f"{tool}: fadd + fmul + 2 x ffma, as nvprof's metric of this name")
+        result[FLOP_COUNT_SP] = Value(count, f"{source}: fadd + fmul + 2 x ffma, as nvprof's metric of this name")
     for name, reading in metrics.items():
-        result[name] = _value(reading, f"{tool}, in {reading.unit}" if reading.unit else tool)
+        result[name] = _value(reading, f"{source}, in {reading.unit}" if reading.unit else source)
     return result
 
 
@@ -184,13 +206,13 @@ def missing(log: ProfilerLog) -> list[str]:
     seen = {name for launch in log.launches for name in _by_known_names(launch.metrics)}
     if log.tool == "nvprof":
         return ["nvprof does not count the tensor cores: what ran there is missing from every FLOP count"]
-    if log.tool != "ncu":
+    if not log.counts and log.tool != "ncu":
         return ["the log has times and no counters: FLOPs and bytes are unknown (ncu counts them)"]
     return [
         *_no_table(log.capability),
         *_missing_tensor(seen, log.capability),
         *_missing_cuda(seen, log.capability),
-        *_missing_bytes(seen),
+        *_missing_bytes(seen, own_times=not log.times_of),
     ]
 
 
@@ -242,9 +264,10 @@ def _missing_cuda(seen: Collection[str], capability: str | None) -> list[str]:
     return notes
 
 
-def _missing_bytes(seen: Collection[str]) -> list[str]:
+def _missing_bytes(seen: Collection[str], *, own_times: bool) -> list[str]:
     if {"dram__bytes_read.sum", "dram__bytes_write.sum"} <= set(seen):
-        return ["kernels were run one by one, again and again: DRAM bytes and times are not those of a running model"]
+        what = "DRAM bytes and times" if own_times else "DRAM bytes"
+        return [f"kernels were run one by one, again and again: {what} are not those of a running model"]
     return ["DRAM bytes were not counted both ways (dram__bytes_read.sum, dram__bytes_write.sum)"]
 
 

@@ -214,7 +214,8 @@ def log_of(source: LogText, kernels: Sequence[ProfiledKernel], *, about: str) ->
         for kernel, values in zip(kernels, metrics, strict=True)
         for _ in range(kernel.times)
     ]
-    if any(kernel.times > 1 for kernel in kernels):
+    is_summary = any(kernel.times > 1 for kernel in kernels)
+    if is_summary:
         about += ", summary"
         notes.append("the log is a summary: every launch of a kernel stands here with the average of all")
     return ProfilerLog(
@@ -225,6 +226,7 @@ def log_of(source: LogText, kernels: Sequence[ProfiledKernel], *, about: str) ->
         device=next((kernel.device for kernel in kernels if kernel.device), None),
         capability=next((kernel.capability for kernel in kernels if kernel.capability), None),
         notes=(*notes, *notes_of(source, launches=len(launches))),
+        is_summary=is_summary,
     )
 
 

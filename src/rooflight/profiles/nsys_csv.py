@@ -12,6 +12,7 @@ from decimal import Decimal
 
 from rooflight.ledger import KernelKind
 from rooflight.profiles.log import (
+    COPIED,
     LoggedLaunch,
     LogRow,
     LogText,
@@ -160,7 +161,7 @@ def _launch(table: _NsysTable, row: LogRow) -> LoggedLaunch:
         raise row.bad("a launch needs a start, a duration and a name: the file is not whole")
     grid, block = (dim3(*(table.whole(row, axis) for axis in axes)) for axes in _SIZES)
     size = table.exact(row, "Bytes")
-    metrics = {"copied_bytes": MetricReading(size, "byte")} if size is not None else {}
+    metrics = {COPIED: MetricReading(size, "byte")} if size is not None else {}
     return LoggedLaunch(
         name=name,
         kind=_kind(name),

@@ -80,7 +80,13 @@ def read(source: LogText) -> ProfilerLog:
     devices = list(dict.fromkeys(row.device for row in rows))
     notes += several_gpus(devices)
     return ProfilerLog(
-        tool="nvprof", about="nvprof metrics", launches=launches, time_origin="", device=devices[0], notes=tuple(notes)
+        tool="nvprof",
+        about="nvprof metrics",
+        launches=launches,
+        time_origin="",
+        device=devices[0],
+        notes=tuple(notes),
+        is_summary=True,
     )
 
 

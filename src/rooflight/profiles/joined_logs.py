@@ -1,0 +1,273 @@
+"""Two logs of one program as one: what ncu or nvprof counted, and the times that nsys or a profiler's trace has.
+
+A profiler that counts runs every kernel alone and again, so that its times are not the program's; one that only looks
+on has times and no counts. Launches are joined in order where both logs have one row a launch and the kernels follow
+each other alike; else by name, and by grid and block where both logs tell them. What finds no partner is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from rooflight.errors import BadFile, BadInput
+from rooflight.formatting import percent, seconds
+from rooflight.ops.kernel_names import short_name
+from rooflight.profiles.kernel_signature import SIGNATURES, base, brief, is_bare
+from rooflight.profiles.log import LoggedLaunch, ProfilerLog
+
+_LEAST_MATCHED = 0.2
+"""Below this share of the counted kernels two logs are not of the same program."""
+_NAMED = 3
+Key = Callable[[LoggedLaunch], Hashable]
+
+
+def joined(logs: Sequence[ProfilerLog]) -> ProfilerLog:
+    """All of them as one log; a single one as it is."""
+    if len(logs) == 1:
+        return logs[0]
+    counting = [log for log in logs if log.counts]
+    timing = [log for log in logs if not log.counts]
+    files = " and ".join(log.file for log in logs)
+    if not counting:
+        raise BadInput(
+            f"{files} have times and no counters: one of the files must be of ncu or nvprof, which count FLOPs and "
+            "bytes"
+        )
+    if len(timing) > 1:
+        names = " and ".join(log.file for log in timing)
+        raise BadInput(f"{names} both have times of kernels: give one of them, and the log of ncu that belongs to it")
+    result, *others = counting
+    for other in others:
+        result = _with_counters(result, other)
+    return _with_times(result, timing[0]) if timing else result
+
+
+# --- two logs of counters ---
+
+
+def _with_counters(log: ProfilerLog, other: ProfilerLog) -> ProfilerLog:
+    """What `other` counted as well, launch by launch: of the same launches, or it is refused."""
+    _same_device(log, other)
+    if [base(launch.name) for launch in log.launches] != [base(launch.name) for launch in other.launches]:
+        raise BadFile(
+            f"{log.file} ({len(log.launches):,} kernels) and {other.file} ({len(other.launches):,}) have not the same "
+            "kernels in the same order: record all metrics in one run of ncu, or give one of the two"
+        )
+    launches = tuple(
+        replace(
+            mine,
+            metrics={**theirs.metrics, **mine.metrics},
+            time_s=theirs.time_s if mine.time_s is None else mine.time_s,
+        )
+        for mine, theirs in zip(log.launches, other.launches, strict=True)
+    )
+    note = f"counters of {other.file} stand beside those of {log.file}, kernel by kernel, in order"
+    return replace(
+        log,
+        launches=launches,
+        about=f"{log.about} + {other.about}",
+        notes=tuple(dict.fromkeys((*log.notes, *other.notes, note))),
+    )
+
+
+# --- counters and times ---
+
+
+@dataclass(frozen=True)
+class _Matching:
+    """For every counted launch its time and, launch by launch, its start; `None`: it has no partner."""
+
+    times_s: Sequence[float | None]
+    how: str
+    used: frozenset[int]
+    """Timed launches that are somebody's partner."""
+    starts_s: Sequence[float | None] | None = None
+
+
+def _with_times(log: ProfilerLog, timed: ProfilerLog) -> ProfilerLog:
+    _same_device(log, timed)
+    times = [launch for launch in timed.launches if launch.kind == "kernel"]
+    if any(launch.start_s is not None for launch in times):
+        times.sort(key=lambda launch: launch.start_s or 0.0)
+    if any(launch.time_s is None for launch in times) or not times:
+        raise BadFile(f"{timed.file} has no times of kernels: export `nsys stats --report cuda_gpu_trace --format csv`")
+    both_sized = all(launch.grid and launch.block for launch in (*log.launches, *times))
+    matching = None if log.is_summary or timed.is_summary else _in_order(log.launches, times, both_sized)
+    matching = matching or _by_name(log.launches, times, both_sized)
+    matched = sum(time is not None for time in matching.times_s)
+    if matched < _LEAST_MATCHED * len(log.launches):
+        raise _strangers(log, timed, times, matched)
+    starts = matching.starts_s or [None] * len(log.launches)
+    launches = tuple(
+        replace(launch, time_s=time, start_s=start)
+        for launch, time, start in zip(log.launches, matching.times_s, starts, strict=True)
+    )
+    notes = (
+        f"times are of {timed.file} ({timed.about}), {matching.how}",
+        *_own_times(log, timed, matching),
+        *_without_partner(log, timed, times, matching),
+        *_left_out(timed),
+    )
+    return replace(
+        log,
+        launches=launches,
+        about=f"{log.about}, times of {timed.about}",
+        time_origin=f"{timed.time_origin} in {timed.file}",
+        device=log.device or timed.device,
+        times_of=timed.file,
+        notes=(*notes, *log.notes, *(note for note in timed.notes if note not in log.notes)),
+    )
+
+
+def _same_device(log: ProfilerLog, other: ProfilerLog) -> None:
+    if log.device and other.device and log.device != other.device:
+        raise BadFile(
+            f"{log.file} is of a {log.device}, {other.file} of a {other.device}: counts of one GPU and times of "
+            "another make no point; record both on the same"
+        )
+
+
+def _in_order(counted: Sequence[LoggedLaunch], timed: Sequence[LoggedLaunch], sized: bool) -> _Matching | None:
+    """The counted kernels, one after the other, somewhere among the timed ones; perhaps again and again."""
+    count = len(counted)
+    runs, at = [], 0
+    while at + count <= len(timed):
+        if all(_alike(mine, theirs, sized) for mine, theirs in zip(counted, timed[at : at + count], strict=True)):
+            runs.append(at)
+            at += count
+        else:
+            at += 1
+    if not runs:
+        return None
+    times = [median(timed[start + place].time_s or 0.0 for start in runs) for place in range(count)]
+    used = frozenset(start + place for start in runs for place in range(count))
+    if len(runs) == 1:
+        starts = [timed[runs[0] + place].start_s for place in range(count)]
+        return _Matching(times, f"launch by launch: {count:,} kernels in the same order", used, starts)
+    how = (
+        f"launch by launch: the {count:,} kernels are there {len(runs):,} times in the same order, and each has the "
+        f"median of its {len(runs):,} times"
+    )
+    return _Matching(times, how, used)
+
+
+def _alike(mine: LoggedLaunch, theirs: LoggedLaunch, sized: bool) -> bool:
+    """Can they be the same launch? A name without template arguments leaves them open."""
+    if sized and (mine.grid, mine.block) != (theirs.grid, theirs.block):
+        return False
+    if brief(mine.name) == brief(theirs.name):
+        return True
+    return base(mine.name) == base(theirs.name) and (is_bare(mine.name) or is_bare(theirs.name))
+
+
+def _key(signature: Callable[[str], str], sized: bool) -> Key:
+    if sized:
+        return lambda launch: (signature(launch.name), launch.grid, launch.block)
+    return lambda launch: signature(launch.name)
+
+
+def _by_name(counted: Sequence[LoggedLaunch], timed: Sequence[LoggedLaunch], sized: bool) -> _Matching:
+    """Every counted launch has the mean time of the timed ones that are called so: by the finest name that finds some.
+
+    Without template arguments only where one of the two has none at all: a sum and a product are both an
+    `elementwise_kernel`."""
+    times: list[float | None] = [None] * len(counted)
+    used: set[int] = set()
+    by: list[str] = []
+    for what, signature in SIGNATURES:
+        key = _key(signature, sized)
+        places: dict[Hashable, list[int]] = {}
+        for place, launch in enumerate(timed):
+            if place not in used:
+                places.setdefault(key(launch), []).append(place)
+        for place, launch in enumerate(counted):
+            if times[place] is not None:
+                continue
+            partners = places.get(key(launch), [])
+            if signature is base and not is_bare(launch.name):
+                partners = [partner for partner in partners if is_bare(timed[partner].name)]
+            if partners:
+                times[place] = fmean(timed[partner].time_s or 0.0 for partner in partners)
+                used.update(partners)
+                by = by if what in by else [*by, what]
+    how = f"by {' or '.join(by) or 'name'}{', grid and block' if sized else ''}: a launch has the mean of those alike"
+    return _Matching(times, how, frozenset(used))
+
+
+def _strangers(log: ProfilerLog, timed: ProfilerLog, times: Sequence[LoggedLaunch], matched: int) -> BadFile:
+    """The two logs are of different things: say how they differ, and what to do."""
+    total = len(log.launches)
+    names = {base(launch.name) for launch in log.launches} & {base(launch.name) for launch in times}
+    if names:
+        why = f"{len(names):,} kernels have the same name and another grid or other template arguments"
+        advice = "record both with the same model, batch and precision"
+    else:
+        why = f"{log.file} begins with {_short(log.launches[0])}, {timed.file} with {_short(times[0])}"
+        advice = "record the same program with both, and export kernels' names alike (no :mangled, no :base)"
+    return BadFile(
+        f"only {matched:,} of {total:,} kernels of {log.file} are in {timed.file}, too few to join them: {why}; "
+        f"{advice}"
+    )
+
+
+# --- what to know of it ---
+
+
+def _own_times(log: ProfilerLog, timed: ProfilerLog, matching: _Matching) -> list[str]:
+    pairs = [
+        (launch.time_s, time)
+        for launch, time in zip(log.launches, matching.times_s, strict=True)
+        if launch.time_s is not None and time is not None
+    ]
+    if not pairs:
+        return []
+    own, theirs = (math.fsum(column) for column in zip(*pairs, strict=True))
+    return [
+        f"the times that {log.tool} itself took add up to {seconds(own)} where {timed.file} has {seconds(theirs)}: "
+        "they are those of kernels run alone, and are not used"
+    ]
+
+
+def _without_partner(
+    log: ProfilerLog, timed: ProfilerLog, times: Sequence[LoggedLaunch], matching: _Matching
+) -> list[str]:
+    notes = []
+    alone = [launch for launch, time in zip(log.launches, matching.times_s, strict=True) if time is None]
+    if alone:
+        notes.append(
+            f"{len(alone):,} of {len(log.launches):,} kernels of {log.file} "
+            f"({percent(len(alone) / len(log.launches))}) are not in {timed.file} and have no time: {_names(alone)}"
+        )
+    left = [launch for place, launch in enumerate(times) if place not in matching.used]
+    if left:
+        whole = math.fsum(launch.time_s or 0.0 for launch in times)
+        share = math.fsum(launch.time_s or 0.0 for launch in left) / whole if whole else 0.0
+        notes.append(
+            f"{len(left):,} of {len(times):,} kernels of {timed.file} ({percent(share)} of its kernel time) were not "
+            f"counted in {log.file} and are left out: {_names(left)}"
+        )
+    return notes
+
+
+def _left_out(timed: ProfilerLog) -> list[str]:
+    copies = [launch for launch in timed.launches if launch.kind != "kernel"]
+    if not copies:
+        return []
+    took = seconds(math.fsum(launch.time_s or 0.0 for launch in copies))
+    return [f"{len(copies):,} copies and fills of {timed.file} ({took}) are left out: counters are of kernels"]
+
+
+def _names(launches: Sequence[LoggedLaunch]) -> str:
+    """`gemm (12), relu (3) and 2 others`."""
+    counted = Counter(_short(launch) for launch in launches).most_common()
+    listed = ", ".join(f"{name} ({count:,})" for name, count in counted[:_NAMED])
+    more = len(counted) - _NAMED
+    return listed if more <= 0 else f"{listed} and {more:,} other{'s' if more > 1 else ''}"
+
+
+def _short(launch: LoggedLaunch) -> str:
+    return short_name(launch.name, 60)
