@@ -79,9 +79,10 @@ def pair(before: str, change: str, after: str) -> Pair:
 
 def layer_times(judge: Judge, real: Judge, change: str) -> list[tuple[str, float, float, float]]:
     measured = {row.name: row.sums.time_s for row in real.rows()}
-    names = [row.name for row in judge.rows()]
+    modules = [row for row in judge.rows() if row.estimate.kind in ("module", "outside")]
+    names = [row.name for row in modules]
     found = []
-    for row in judge.rows():
+    for row in modules:
         leaf = row.name and not any(name.startswith(f"{row.name}.") for name in names)
         if leaf and (row.share or 0) >= 0.01 and measured.get(row.name):
             after = judge.advisor.of_change(change, row.group).changed_kernel_time_s

@@ -25,6 +25,7 @@ from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Value, is_inside
 from rooflight.metrics import EXECUTED_FLOPS, TENSOR_FLOPS
 from rooflight.reporting.sections import compare_tables, why_tables
 from rooflight.reporting.writers.terminal import narrowed
+from rooflight.summary.functions import row_names
 from rooflight.summary.measured_rows import NO_OP, SEVERAL
 from tests.fixtures.explained_ledgers import (
     CELLS,
@@ -209,9 +210,10 @@ def test_rows_of_modules_sum_to_the_step_at_every_depth():
     sums_to_step(comparison, outermost)
     # And every module is what runs in it and in its children.
     by_op = {row.op.index: row for row in comparison.reasons[1].flops}
+    names = row_names(ledger("recorded:h200/resnet50-train-fp32"))
     for name, row in rows.items():
         if row.why is not None and name not in (LOSS, OPTIMIZER):
-            inside = [found for found in by_op.values() if is_inside(found.op.module, name)]
+            inside = [found for found in by_op.values() if is_inside(names[found.op.index], name)]
             assert row.why.measured == sum(found.measured for found in inside)
             assert row.why.unexplained == pytest.approx(math.fsum(found.unexplained for found in inside), abs=1)
 

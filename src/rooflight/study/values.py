@@ -15,6 +15,7 @@ from rooflight.ledger import Ledger, is_inside, total
 from rooflight.metrics import FIT_WORDS, intensity, ratio
 from rooflight.study.cell import QUANTITIES, Side
 from rooflight.summary import measured_rows, measured_step
+from rooflight.summary.functions import row_names
 from rooflight.summary.measured import Measured
 from rooflight.summary.sums import Sums
 
@@ -44,7 +45,7 @@ def estimated(ledger: Ledger, layers: Sequence[str] = ()) -> Values:
 
 def missing_layers(ledger: Ledger, layers: Sequence[str]) -> tuple[str, ...]:
     """What must be said of layers that were asked for by a name that this model does not have."""
-    there = {module.path for module in ledger.modules}
+    there = {module.path for module in ledger.modules} | set(row_names(ledger))
     return tuple(f"{ledger.header.model} has no layer {layer}" for layer in layers if layer not in there)
 
 
@@ -59,8 +60,9 @@ def predicted(
     values = _named(numbers, "predicted")
     times = prediction.op_times_s
     if traced is not None and len(traced.ops) == len(times):
+        names = row_names(traced) if layers else []
         for layer in layers:
-            inside = [time for op, time in zip(traced.ops, times, strict=True) if is_inside(op.module, layer)]
+            inside = [time for name, time in zip(names, times, strict=True) if is_inside(name, layer)]
             values |= _named({"kernel_time": sum(inside) if inside else None}, "predicted", layer)
     facts = {"device.predicted": prediction.device, "tier": prediction.tier}
     if prediction.many is None:  # as percent of roof

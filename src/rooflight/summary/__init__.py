@@ -15,7 +15,11 @@ from msgspec.structs import replace
 
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Totals, total
 from rooflight.metrics import ratio
+from rooflight.summary.functions import OWN_PARAMETERS, below, is_function, row_names
 
+RowKind = Literal["module", "function", "parameters", "fused", "outside", "group"]
+"""A module; a function that one calls itself; parameters it holds itself; kernels that span several rows below it; what
+is no part of the model (loss, optimizer); a layer type, an op or another group of ops."""
 By = Literal["module", "type", "op"]
 
 
@@ -33,6 +37,7 @@ class SummaryRow(msgspec.Struct, frozen=True):
     forward: Totals
     backward: Totals
     share: float | None
+    kind: RowKind = "group"
 
 
 def totals_by_phase(ledger: Ledger) -> dict[str, Totals]:
@@ -181,9 +186,11 @@ def type_of(ledger: Ledger) -> Callable[[Op], str]:
 
 
 def _module_rows(ledger: Ledger, whole: Totals) -> list[SummaryRow]:
-    """Every module, with all that runs inside it; then loss and optimizer, which are no modules."""
+    """Every module with all that runs inside it, and below it what it does itself, so that the rows below it add up;
+    then loss and optimizer, which are no modules."""
     inside: dict[str, PhaseSums] = defaultdict(dict)
-    for path, sums in _sums(ledger.ops, lambda op: op.module).items():
+    names = row_names(ledger)
+    for path, sums in _sums(ledger.ops, lambda op: names[op.index]).items():
         for ancestor in [path] if path in (LOSS, OPTIMIZER) else ancestry(path):
             for phase, value in sums.items():
                 inside[ancestor][phase] = inside[ancestor].get(phase, Totals()) + value
@@ -201,13 +208,76 @@ def _module_rows(ledger: Ledger, whole: Totals) -> list[SummaryRow]:
             output=module.outputs[0] if module.outputs else None,
             params=all_params[module.path],
             trainable_params=all_trainable[module.path],
+            kind="module",
         )
         for module in ledger.modules
     ]
+    rows = _with_own(rows, _own_rows(ledger, inside, names, whole))
     for path, name in ((LOSS, ledger.header.loss or ""), (OPTIMIZER, ledger.header.optimizer or "")):
         if inside.get(path):
-            rows.append(replace(_row(path, name, inside[path], whole), calls=1))
+            rows.append(replace(_row(path, name, inside[path], whole), calls=1, kind="outside"))
     return rows
+
+
+def _own_rows(
+    ledger: Ledger, inside: dict[str, PhaseSums], names: list[str], whole: Totals
+) -> dict[str, list[SummaryRow]]:
+    """By module that holds others: the parameters it has itself, and the functions it calls, in the order of calls."""
+    rows: dict[str, list[SummaryRow]] = defaultdict(list)
+    holders = {module.path.rpartition(".")[0] for module in ledger.modules if module.path}
+    for module in ledger.modules:
+        if module.path in holders and module.params:
+            name = below(module.path, OWN_PARAMETERS)
+            rows[module.path].append(
+                replace(
+                    _row(name, "own parameters", {}, whole),
+                    depth=name.count(".") + 1,
+                    params=module.params,
+                    trainable_params=module.trainable_params,
+                    kind="parameters",
+                )
+            )
+    calls: dict[str, list[Op]] = defaultdict(list)
+    for op in ledger.ops:
+        if op.kind != "view" and is_function(names[op.index]):
+            calls[names[op.index]].append(op)
+    for name, ops in calls.items():
+        forward = [op for op in ops if op.phase == "forward"]
+        first = (forward or ops)[0]
+        row = replace(
+            _row(name, function_type(len(forward)), inside[name], whole),
+            depth=name.count(".") + 1,
+            calls=len(forward or ops),
+            output=first.outputs[0].shape if first.outputs else None,
+            kind="function",
+        )
+        rows[name.rpartition(".")[0]].append(row)
+    return rows
+
+
+def function_type(calls: int) -> str:
+    """What stands where a module has its class."""
+    if not calls:
+        return "in backward"
+    return "function" if calls == 1 else f"{calls} × function"
+
+
+def _with_own(rows: list[SummaryRow], own: dict[str, list[SummaryRow]]) -> list[SummaryRow]:
+    """The modules, parents first, and behind all that is inside a module what it does itself."""
+    ordered: list[SummaryRow] = []
+    open_: list[str] = []
+
+    def leave(path: str | None) -> None:
+        """Modules that are over when this one begins; `None`: all."""
+        while open_ and (path is None or not (open_[-1] == "" or path.startswith(open_[-1] + "."))):
+            ordered.extend(own.get(open_.pop(), ()))
+
+    for row in rows:
+        leave(row.name)
+        ordered.append(row)
+        open_.append(row.name)
+    leave(None)
+    return ordered
 
 
 def ancestry(path: str) -> list[str]:

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from rooflight import summary
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Totals, total
 from rooflight.metrics import ratio
 from rooflight.summary import By, SummaryRow
 from rooflight.summary.facts import MeasuredFact
+from rooflight.summary.functions import FUSED, below, row_names
 from rooflight.summary.sums import OpGroup, Sums
 
 if TYPE_CHECKING:
@@ -127,19 +129,41 @@ class _GatheredRows:
 
 
 def _module_rows(measured: Measured) -> list[MeasuredRow]:
-    inside, own = _GatheredRows(), _GatheredRows()
+    inside, own, names = _GatheredRows(), _GatheredRows(), row_names(measured.ledger)
+    estimates = summary.rows(measured.ledger, "module")
+    holders = {row.name.rpartition(".")[0] for row in estimates if row.depth}
     for op in _counted(measured):
-        own.add_op(op.module, op)
-        for path in _around(op.module):
+        for path in {op.module, names[op.index]}:
+            own.add_op(path, op)
+        for path in _around(names[op.index]):
             inside.add_op(path, op)
     for fact in measured.facts:
-        where = innermost({measured.ledger.ops[index].module for index in fact.ops})
-        own.add_fact(where, fact)
+        where = innermost({names[index] for index in fact.ops})
+        module = innermost({measured.ledger.ops[index].module for index in fact.ops})
+        where = below(where, FUSED) if where in holders else where
+        for path in {module, where}:
+            own.add_fact(path, fact)
         for path in _around(where):
             inside.add_fact(path, fact)
-    estimates = summary.rows(measured.ledger, "module")
-    estimates += [_estimated(measured.ledger, name, OpGroup((), ())) for name in (SEVERAL, NO_OP) if name in inside]
+    estimates = _with_fused(measured.ledger, estimates, inside)
+    estimates += [
+        replace(_estimated(measured.ledger, name, OpGroup((), ())), kind="outside")
+        for name in (SEVERAL, NO_OP)
+        if name in inside
+    ]
     return [_row(measured, row, inside.group(row.name), own.group(row.name)) for row in estimates]
+
+
+def _with_fused(ledger: Ledger, rows: list[SummaryRow], inside: _GatheredRows) -> list[SummaryRow]:
+    """Right below a module, a row for the kernels that span several of the rows below it: then those add up."""
+    found: list[SummaryRow] = []
+    for row in rows:
+        found.append(row)
+        name = below(row.name, FUSED)
+        if row.kind == "module" and name in inside:
+            empty = _estimated(ledger, name, OpGroup((), ()))
+            found.append(replace(empty, type="kernels of several rows", depth=row.depth + 1, kind="fused"))
+    return found
 
 
 def _grouped(measured: Measured, key: Callable[[Op], str]) -> dict[str, OpGroup]:

@@ -217,8 +217,9 @@ def _work(op: Op) -> tuple[int, ...]:
 
 
 def _merged_modules(judge: Judge) -> list[_GrowingMark]:
-    """Leaf modules and children of the model, with the loss; those that run one op only are that op's mark already."""
-    rows = judge.rows("module")
+    """Leaf modules and children of the model, with the loss; those that run one op only are that op's mark already, and
+    so are functions."""
+    rows = [row for row in judge.rows("module") if row.estimate.kind in ("module", "outside")]
     parents = {row.name.rpartition(".")[0] for row in rows if row.estimate.depth}
     merged: dict[object, _GrowingMark] = {}
     for row in rows:

@@ -19,7 +19,7 @@ from rooflight.reporting.charts.shares import shares_chart
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import Document, Fact, Section, filled
 from rooflight.reporting.report.origins import origins_section
-from rooflight.reporting.report.tree import Details, Tree, TreeColumn, details_of, node_of
+from rooflight.reporting.report.tree import Details, Tree, TreeColumn, details_of, node_of, own_ops
 from rooflight.reporting.sections import compare_memory_tables, compare_tables, ledger_documents, why_tables
 from rooflight.reporting.sections.why_tables import why_section
 from rooflight.reporting.table import Cells, Column, Table, table_of
@@ -136,7 +136,8 @@ def _origin(name: str, ledger: Ledger, source: str) -> Section:
 
 def _tree(comparison: Comparison) -> Tree:
     rows = comparison.rows()
-    ops_of = {row.name: row.own.ops for row in summed(comparison.a)}
+    of_a = summed(comparison.a)
+    ops_of = {row.name: ops for row, ops in zip(of_a, own_ops(of_a), strict=True)}
     place = {row.name: number for number, row in enumerate(rows)}
     nodes = [node_of(row.name, comparison.a.ledger.header.model, place) for row in rows]
     names, parents = tuple(name for name, _ in nodes), tuple(parent for _, parent in nodes)

@@ -1,8 +1,9 @@
 """Layers and ops of a step as one tree of rows, column by column; and behind each row how its estimate is derived, its
 kernels, and why it took what it took.
 
-Every module is a row with all that runs inside it; below it stand the ops that it runs itself. What a compiler fused is
-a row of its own, in the smallest module around it. A column that nothing fills is left out. Ops that are alike share
+Every module is a row with all that runs inside it, and so is every function that a module with modules inside calls
+itself; below a row stand the ops that it runs. What a compiler fused is a row of its own, in the smallest module around
+it. A column that nothing fills is left out. Ops that are alike share
 one text of details, so that eighty equal layers take the room of one.
 """
 
@@ -28,6 +29,7 @@ from rooflight.reporting.sections.layer_columns import ESTIMATED, OF_MODULES, Si
 from rooflight.reporting.sections.layer_rows import OUTSIDE
 from rooflight.reporting.sections.why_tables import Unit, amount_writer, mainly
 from rooflight.reporting.table import Column, kernel_name
+from rooflight.summary.functions import FUSED, below, row_names
 from rooflight.summary.measured_rows import MeasuredRow, innermost, op_rows
 
 
@@ -137,7 +139,7 @@ class Tree:
     parents: tuple[int | None, ...]
     """Row that holds it; `None`: the outermost."""
     ops: tuple[tuple[int, ...], ...]
-    """Indices of the ops of a row; of a module those of its own only."""
+    """Indices of the ops of a row; of a module those that are in no other row below it."""
     columns: tuple[TreeColumn, ...]
     """Each with a value for every row."""
 
@@ -165,7 +167,7 @@ def tree_of(judge: Judge, reasons: Reasons | None) -> Tree:
         tuple(row.path for row in rows),
         tuple(row.kind for row in rows),
         tuple(row.parent for row in rows),
-        tuple(row.measured.own.ops for row in rows),
+        tuple(own_ops([row.measured for row in rows])),
         tuple(_columns(judge, reasons, rows)),
     )
 
@@ -173,17 +175,19 @@ def tree_of(judge: Judge, reasons: Reasons | None) -> Tree:
 def _rows(judge: Judge, ledger: Ledger) -> list[_TreeRow]:
     modules, ops = judge.rows(), op_rows(judge.measured)
     verdicts = judge.of(modules, advised=False)
-    below: dict[str, list[tuple[MeasuredRow, Verdict]]] = {}
+    names, there = row_names(ledger), {row.name for row in modules}
+    ops_below: dict[str, list[tuple[MeasuredRow, Verdict]]] = {}
     for row, verdict in zip(ops, judge.of(ops, advised=False), strict=True):
-        inside = innermost({ledger.ops[index].module for index in row.group.ops})
-        below.setdefault(inside, []).append((row, verdict))
+        inside = innermost({names[index] for index in row.group.ops})
+        inside = below(inside, FUSED) if below(inside, FUSED) in there else inside
+        ops_below.setdefault(inside, []).append((row, verdict))
     rows: list[_TreeRow] = []
     place: dict[str, int] = {}
     for row, verdict in zip(modules, verdicts, strict=True):
         place[row.name] = here = len(rows)
         name, parent = node_of(row.name, ledger.header.model, place)
         rows.append(_TreeRow(row, verdict, "module", parent, name, row.name))
-        rows.extend(_op(ledger, *inside, here) for inside in below.get(row.name, ()))
+        rows.extend(_op(ledger, *inside, here) for inside in ops_below.get(row.name, ()))
     return rows
 
 
@@ -202,6 +206,14 @@ def _op(ledger: Ledger, row: MeasuredRow, verdict: Verdict, parent: int) -> _Tre
 
 def _as_estimated(row: MeasuredRow, phase: str, output: tuple[int, ...] | None) -> MeasuredRow:
     return replace(row, estimate=replace(row.estimate, type=phase, output=output))
+
+
+def own_ops(rows: Sequence[MeasuredRow]) -> Iterator[tuple[int, ...]]:
+    """Of rows of any kind, the ops of each that no row of a function has too."""
+    of_functions = {index for row in rows if row.estimate.kind == "function" for index in row.own.ops}
+    for row in rows:
+        is_module = row.estimate.kind == "module"
+        yield tuple(index for index in row.own.ops if not (is_module and index in of_functions))
 
 
 def node_of(path: str, model: str, place: Mapping[str, int]) -> tuple[str, int | None]:

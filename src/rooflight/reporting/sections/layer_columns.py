@@ -151,6 +151,7 @@ def estimate_fields(row: SummaryRow) -> dict[str, Any]:
     """A row for programs: the fields that it always had, and the columns that came later under their names."""
     fields = {
         "path": row.name,
+        "kind": row.kind,
         **{name: getattr(row, name) for name in ("type", "depth", "calls", "output", "params", "trainable_params")},
         **sum_fields(row.totals),
         "share": row.share,

@@ -12,13 +12,16 @@ from msgspec.structs import replace
 
 from rooflight.ledger import LOSS, OPTIMIZER, Totals
 from rooflight.reporting.table import Label, cut
-from rooflight.summary import By, SummaryRow
+from rooflight.summary import By, SummaryRow, function_type
+from rooflight.summary.functions import FUNCTIONAL, below, is_function
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_rows import NO_OP, SEVERAL, MeasuredRow, merged
 
 
 def fold(rows: list[SummaryRow]) -> list[SummaryRow]:
-    """Fold runs of consecutive siblings with numbers for names and the same subtree."""
+    """Fold runs of consecutive siblings with numbers for names and the same subtree, and the functions of a module that
+    calls many."""
+    rows = _few_functions(rows)
     rows_by_name = {row.name: row for row in rows}
     children: dict[str, list[str]] = {}
     for row in rows:
@@ -41,6 +44,28 @@ def fold(rows: list[SummaryRow]) -> list[SummaryRow]:
         if row.depth == 0:
             emit([row.name], row.name)
     return folded
+
+
+MOST_FUNCTIONS = 6
+"""A module that calls more functions than these has one row for all of them."""
+
+
+def _few_functions(rows: list[SummaryRow]) -> list[SummaryRow]:
+    functions: dict[str, list[SummaryRow]] = {}
+    for row in rows:
+        if row.kind == "function":
+            functions.setdefault(row.name.rpartition(".")[0], []).append(row)
+    shorter: list[SummaryRow] = []
+    for row in rows:
+        module = row.name.rpartition(".")[0]
+        together = functions.get(module, []) if row.kind == "function" else []
+        if len(together) <= MOST_FUNCTIONS:
+            shorter.append(row)
+        elif row is together[0]:
+            one = replace(_merged(together, below(module, FUNCTIONAL)), output=None)
+            calls = sum(function.calls for function in together)
+            shorter.append(replace(one, calls=calls, type=f"{len(together)} functions"))
+    return shorter
 
 
 def _signatures(rows: dict[str, SummaryRow], children: dict[str, list[str]]) -> Callable[[str], Any]:
@@ -75,7 +100,7 @@ def _merged(rows: list[SummaryRow], label: str) -> SummaryRow:
     return replace(
         first,
         name=label,
-        type=f"{len(rows)} × {first.type}",
+        type=_merged_type(rows),
         params=sum(row.params for row in rows),
         trainable_params=sum(row.trainable_params for row in rows),
         totals=together(lambda row: row.totals),
@@ -83,6 +108,13 @@ def _merged(rows: list[SummaryRow], label: str) -> SummaryRow:
         backward=together(lambda row: row.backward),
         share=None if first.share is None else sum(row.share or 0 for row in rows),
     )
+
+
+def _merged_type(rows: list[SummaryRow]) -> str:
+    first = rows[0]
+    if first.kind == "function" and is_function(first.name) and first.forward.ops:
+        return function_type(sum(row.calls for row in rows))
+    return f"{len(rows)} × {first.type}"
 
 
 _RUN = re.compile(r"\[(\d+)-(\d+)\]")
@@ -112,7 +144,7 @@ def listed(
 
 
 def members_of(label: str, names: Collection[str]) -> list[str]:
-    """The modules that a folded row stands for: `h.[0-2].attn` is h.0.attn, h.1.attn and h.2.attn."""
+    """The rows that a folded one stands for: `h.[0-2].attn` is h.0.attn, h.1.attn and h.2.attn."""
     if label in names:
         return [label]
     parts = label.split(".")
@@ -121,7 +153,7 @@ def members_of(label: str, names: Collection[str]) -> list[str]:
 
 def _fits(name: list[str], label: list[str]) -> bool:
     for word, part in zip(name, label, strict=True):
-        if word == part:
+        if word == part or (part == FUNCTIONAL and is_function(word)):
             continue
         run = _RUN.fullmatch(part)
         if run is None or not word.isdigit():
