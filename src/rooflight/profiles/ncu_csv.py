@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
+from rooflight.profiles import dropped_metrics
 from rooflight.profiles.log import LogRow, LogText, ProfilerLog, cells_of, record
 from rooflight.profiles.ncu_log import (
     PrintedMetric,
@@ -39,12 +40,8 @@ def read(source: LogText) -> ProfilerLog:
     if not kernels:
         raise refuse_empty(source, "the table of kernels has a header and no rows")
     log = log_of(source, kernels, about=f"ncu CSV, {'details' if pages[0].is_long else 'raw'} page")
-    notes = []
-    if left_out := max(0 if table.is_long else len(table.metrics) - len(table.kept) for table in pages):
-        notes.append(
-            f"left out: {left_out:,} columns about device, launch and profiler, "
-            "and averages of counters that have a sum"
-        )
+    left_out = dict.fromkeys(name for table in pages if not table.is_long for name in table.dropped)
+    notes = dropped_metrics.not_of_a_launch(left_out)
     if skipped := sum(table.skipped(first=table is pages[0]) for table in pages):
         notes.append(f"the IDs of the kernels skip {skipped:,}: rows were filtered out or lost, and no sum has them")
     return replace(log, notes=(*log.notes, *notes))
@@ -154,6 +151,12 @@ class NcuTable:
     def kept(self) -> list[tuple[int, str]]:
         """Those that tell something about a kernel which no other tells."""
         return [entry for entry in self.metrics if is_measured(entry[1]) and not is_rollup(entry[1], self.places)]
+
+    @property
+    def dropped(self) -> list[str]:
+        """The others."""
+        kept = {name for _, name in self.kept}
+        return [name for _, name in self.metrics if name not in kept]
 
     @property
     def is_long(self) -> bool:

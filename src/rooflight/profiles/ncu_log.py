@@ -7,11 +7,13 @@ lines between `==` marks say what went wrong.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from rooflight.errors import BadFile
+from rooflight.profiles import dropped_metrics
 from rooflight.profiles.log import (
     Dim3,
     LoggedLaunch,
@@ -91,11 +93,19 @@ def readings(
         raise source.bad(problem.line, f"{problem}: {remedy}") from None
     rounded: set[str] = set()
     result = []
+    printed_in, empty, words = Counter[str](), Counter[str](), dict[str, str]()
     for metrics in launches:
         read: dict[str, MetricReading] = {}
         for printed in metrics:
             name = name_of(printed.metric)
-            if name in read or (reading := _reading(source, printed, style)) is None:
+            printed_in[printed.metric] += 1
+            if name in read:
+                continue
+            if (reading := _reading(source, printed, style)) is None:
+                if is_missing(printed.text):
+                    empty[printed.metric] += 1
+                else:
+                    words.setdefault(printed.metric, printed.text.strip())
                 continue
             read[name] = reading
             unit = printed_unit(printed.unit)
@@ -107,7 +117,7 @@ def readings(
         notes.append(
             f"bytes and counts were printed rounded (in {', '.join(sorted(rounded))}): --print-units base keeps all"
         )
-    return result, notes
+    return result, [*notes, *dropped_metrics.without_value(printed_in, empty), *dropped_metrics.words(words)]
 
 
 def _is_whole(printed: PrintedMetric) -> bool:
@@ -260,7 +270,8 @@ def refuse_empty(source: LogText, what: str) -> BadFile:
             line, f"the log holds no counters, because the user had no permission to read them: {PERMISSION_REMEDY}"
         )
     if errors := messages(source, "ERROR"):
-        return source.bad(errors[0][0], f"{what}; ncu failed: {errors[0][1] or 'it does not say why'}")
+        meant = "".join(f"; {note}" for note in dropped_metrics.unknown_to_ncu([text for _, text in errors]))
+        return source.bad(errors[0][0], f"{what}; ncu failed: {errors[0][1] or 'it does not say why'}{meant}")
     for line, text in messages(source, "WARNING"):
         if text.startswith("No kernels were profiled"):
             return source.bad(line, "ncu profiled no kernels: check its filters, or add --target-processes all")
@@ -272,7 +283,9 @@ def refuse_empty(source: LogText, what: str) -> BadFile:
 
 def notes_of(source: LogText, *, launches: int) -> list[str]:
     """What a reader of the numbers must know: errors, and a log that tells of more kernels than it holds."""
-    notes = [f"ncu reported an error on line {line}: {text}" for line, text in messages(source, "ERROR") if text]
+    errors = [(line, text) for line, text in messages(source, "ERROR") if text]
+    notes = [f"ncu reported an error on line {line}: {text}" for line, text in errors]
+    notes += dropped_metrics.unknown_to_ncu([text for _, text in errors])
     profiled = sum(text.startswith("Profiling ") for _, text in messages(source, "PROF"))
     if profiled > launches:
         notes.append(f"ncu says that it profiled {profiled:,} kernels, the log holds {launches:,}: its end may be lost")

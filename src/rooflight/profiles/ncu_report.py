@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from importlib import import_module
@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from rooflight.errors import BadFile
-from rooflight.profiles import ncu_csv
+from rooflight.profiles import dropped_metrics, ncu_csv
 from rooflight.profiles.log import Dim3, LoggedLaunch, LogText, MetricReading, ProfilerLog, counted, dim3
-from rooflight.profiles.ncu_log import TIME, is_measured, name_of, without_rollups
+from rooflight.profiles.ncu_log import TIME, is_measured, is_rollup, name_of, without_rollups
 from rooflight.units import printed_unit
 
 MAGIC = b"NVR\0"
@@ -71,6 +71,7 @@ def _through_package(package: ModuleType, path: Path, content: bytes) -> Profile
             launches = tuple(_launch(action) for action in actions)
             device = _value(actions[0], "device__attribute_display_name") if actions else None
             capability = _capability(actions[0]) if actions else None
+            notes = _dropped(actions, launches)
     except Exception as error:  # the package raises what it likes on a report of another version, or a cut one
         raise BadFile(f"{path}: ncu_report cannot open it ({type(error).__name__}: {error}); try a newer one") from None
     if not launches:
@@ -82,6 +83,7 @@ def _through_package(package: ModuleType, path: Path, content: bytes) -> Profile
         time_origin=f"ncu {TIME}",
         device=device if isinstance(device, str) and device else None,
         capability=capability,
+        notes=tuple(notes),
     )
 
 
@@ -102,6 +104,15 @@ def _launch(action: Any) -> LoggedLaunch:
         label="/".join(_ranges(action)),
         metrics=metrics,
     )
+
+
+def _dropped(actions: Sequence[Any], launches: Sequence[LoggedLaunch]) -> list[str]:
+    """What became of the metrics that no launch has."""
+    kept = {TIME}.union(*(launch.metrics for launch in launches))
+    values = {name: action[name].value() for action in actions for name in action if name_of(name) not in kept}
+    left_out = [name for name in values if not is_measured(name) or is_rollup(name, kept)]
+    others = {name: str(value) for name, value in values.items() if name not in left_out}
+    return [*dropped_metrics.not_of_a_launch(left_out), *dropped_metrics.words(others)]
 
 
 def _reading(name: str, metric: Any) -> MetricReading | None:

@@ -12,10 +12,12 @@ nvprof read no tensor cores, and knows no GPU after Volta. Its text rounds from 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
+from rooflight.profiles import dropped_metrics
 from rooflight.profiles.log import (
     LoggedLaunch,
     LogText,
@@ -63,6 +65,7 @@ def read(source: LogText) -> ProfilerLog:
     metrics: dict[tuple[str, str], dict[str, MetricReading]] = {}
     times: dict[tuple[str, str], int] = {}
     rounded = False
+    overflown, words = Counter[str](), dict[str, str]()
     for row in rows:
         kernel = row.device, row.kernel
         times[kernel] = max(times.get(kernel, 0), row.times)
@@ -70,10 +73,18 @@ def read(source: LogText) -> ProfilerLog:
         if (reading := _reading(source, row)) is not None:
             metrics[kernel].setdefault(row.metric, reading)
             rounded = rounded or "e+" in row.values[2]
+        elif "OVERFLOW" in row.values[2]:
+            overflown[row.metric] += 1
+        else:
+            words.setdefault(row.metric, row.values[2])
     check_launches(source, list(times.values()))
     notes = ["nvprof gives the average over the launches of a kernel: every launch stands here with it"]
     if rounded:
         notes.append("nvprof rounded counts of 10**10 and more to five digits")
+    notes += [
+        f"dropped: {name} overflowed in {count:,} kernels, which are without it" for name, count in overflown.items()
+    ]
+    notes += dropped_metrics.words(words)
     launches = tuple(
         LoggedLaunch(name=kernel[1], metrics=metrics[kernel]) for kernel, count in times.items() for _ in range(count)
     )

@@ -7,10 +7,9 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
 from rooflight.analysis.finding import Finding
-from rooflight.hardware import counter_tables
+from rooflight.hardware.counter_names import meant_counter
 from rooflight.measurement.cupti.cupti import Host
 from rooflight.metrics import METRICS
 from rooflight.units import table_unit
@@ -207,42 +206,12 @@ _SPELLED = {
 """Every spelling and the quantity it stands for; a ratio is spelled by its two sides."""
 
 
-# Names of hardware counters: which exist, and which one a misspelt one was meant to be.
-
-
-@cache
-def _counters() -> frozenset[str]:
-    """Base names of the counters that rooflight's tables have, of all chips."""
-    counters = (
-        counter
-        for chip in dict.fromkeys(counter_tables.CHIPS_BY_CAPABILITY.values())
-        for counter in (
-            *counter_tables.cuda_core_counters(chip),
-            *counter_tables.tensor_counters(chip),
-            *counter_tables.byte_counters(("dram", "l2", "l1"), chip=chip),
-        )
-    )
-    return frozenset(counter.metric.partition(".")[0] for counter in counters)
-
-
 def misspelt_counter(name: str, measured: frozenset[str]) -> Finding | None:
     """The counter that was meant, where there is none by that name but one with a letter or two less or more."""
-    base, dot, rest = name.partition(".")
-    counters = _counters() | {metric.partition(".")[0] for metric in measured}
-    if base in counters or _exists(base):
+    meant = meant_counter(name, measured)
+    if meant is None or _exists(name.partition(".")[0]):
         return None
-    alike = difflib.get_close_matches(base, counters, n=3, cutoff=0.9)
-    near = [other for other in alike if _letters(base, other) <= 2]
-    if not near:
-        return None
-    meant = f"{near[0]}{dot}{rest}"
     return Finding("metric-misspelt", f"there is no counter {name}: it is {meant}; Nsight Compute reports n/a", meant)
-
-
-def _letters(name: str, other: str) -> int:
-    """How many letters to put in, leave out or change, by the longest parts that are the same."""
-    blocks = difflib.SequenceMatcher(None, name, other, autojunk=False).get_matching_blocks()
-    return max(len(name), len(other)) - sum(block.size for block in blocks)
 
 
 def _exists(base: str) -> bool:
