@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rooflight.machine import Machine, nvml
+from rooflight.machine import Machine, memory_use, nvml
 from rooflight.machine.conditions import Conditions, conditions, other_processes, profiling_permission
 from rooflight.machine.installed_gpus import (
     cuda_version,
@@ -178,6 +178,7 @@ def test_a_gpu_at_one_moment(tmp_path):
     recorder.sample()
     assert recorder.summary() == {
         "sm_clock": "1980 MHz", "memory_clock": "3201 MHz", "power": "312 W of 700 W", "temperature": "45 °C",
+        "utilisation": "7%", "device_memory_before": "3.40 GB used, 146 GB free of 150 GB", "utilisation_before": "7%",
         "throttled": "no", "mig": "off", "ecc": "on", "compute_mode": "default", "persistence": "on",
         "other_processes": "2, 2.50 GB", "device_memory": "3.40 GB of 150 GB in use",
         "profiling_permission": "all users", "host_cpu": "AMD EPYC 9654 96-Core Processor", "host_cores": "2 usable",
@@ -306,7 +307,7 @@ def test_every_question_has_the_form_that_nvidia_ml_py_takes(tmp_path):
     gpu(driver).violations_ns(), gpu(driver).reasons(), gpu(driver).virtualization(), gpu(driver).max_clock_mhz("sm")
     library = nvml.Nvml(driver)
     library.gpus(), library.driver_version(), library.find(pci_bus_id=PCI)
-    assert len({name for name, _ in driver.asked}) == 24
+    assert len({name for name, _ in driver.asked}) == 26
     for name, arguments in driver.asked:
         inspect.signature(getattr(pynvml, name)).bind(*arguments)
     fields = {name for name, _ in pynvml.c_nvmlFieldValue_t._fields_}
@@ -373,3 +374,86 @@ def test_this_process_knows_how_long_it_waited():
     if not os.path.exists("/proc/self/schedstat"):
         pytest.skip("this kernel keeps no schedule")
     assert conditions("cpu")["waited_for_a_core"].endswith("% of the time")
+
+
+# --- memory: how much there is, how much is taken ---
+
+
+def test_memory_of_a_machine(tmp_path):
+    """16,000,000 KiB, of which 4,000,000 KiB are available: 12,000,000 KiB = 12.288 GB are used."""
+    machine = lay_out(tmp_path, {"/proc/meminfo": "MemTotal: 16000000 kB\nMemFree: 5 kB\nMemAvailable: 4000000 kB\n"})
+    memory = memory_use.ram(machine)
+    assert (memory.total_bytes, memory.used_bytes, memory.free_bytes) == (16_384_000_000, 12_288_000_000, 4_096_000_000)
+    assert str(memory) == "12.3 GB used, 4.10 GB free of 16.4 GB"
+    assert conditions("cpu", machine=machine)["memory_before"] == "12.3 GB used, 4.10 GB free of 16.4 GB"
+
+
+def test_memory_of_a_container(tmp_path):
+    """What its own limit leaves counts: 8 GB allowed, 5 GB held, of which 2 GB are files that can be read again."""
+    files = {
+        "/proc/meminfo": "MemTotal: 64000000 kB\nMemAvailable: 60000000 kB\n",
+        "/proc/self/cgroup": "0::/jobs/one\n",
+        "/sys/fs/cgroup/jobs/one/memory.max": "8000000000\n",
+        "/sys/fs/cgroup/jobs/one/memory.current": "5000000000\n",
+        "/sys/fs/cgroup/jobs/one/memory.stat": "anon 3000000000\ninactive_file 2000000000\n",
+        "/sys/fs/cgroup/jobs/memory.max": "16000000000\n",
+        "/sys/fs/cgroup/jobs/memory.current": "9000000000\n",
+    }
+    memory = memory_use.ram(lay_out(tmp_path, files))
+    assert (memory.total_bytes, memory.used_bytes, memory.free_bytes) == (8_000_000_000, 3_000_000_000, 5_000_000_000)
+    assert str(memory) == "3.00 GB used, 5.00 GB free of 8.00 GB (the limit of this container or job)"
+    # A full machine leaves less than the limit does.
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 64000000 kB\nMemAvailable: 1000000 kB\n")
+    assert memory_use.ram(Machine(tmp_path, {})).free_bytes == 1_024_000_000
+
+
+def test_memory_of_an_old_container(tmp_path):
+    """Control groups of the first version have other names."""
+    files = {
+        "/proc/meminfo": "MemTotal: 64000000 kB\n",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes": "4000000000\n",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes": "1500000000\n",
+        "/sys/fs/cgroup/memory/memory.stat": "cache 1\ntotal_inactive_file 500000000\n",
+    }
+    memory = memory_use.ram(lay_out(tmp_path, files))
+    assert (memory.used_bytes, memory.free_bytes) == (1_000_000_000, 3_000_000_000)
+
+
+def test_memory_that_nobody_tells(tmp_path, monkeypatch):
+    assert memory_use.ram(Machine(tmp_path, {})) is None
+    here = memory_use.ram()
+    assert here is not None and here.total_bytes > 0
+
+    def sysconf(name):  # macOS tells how much there is, and not how much is free
+        if name == "SC_AVPHYS_PAGES":
+            raise ValueError("unrecognized configuration name")
+        return {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1_000_000}[name]
+
+    monkeypatch.setattr(Machine, "memory_bytes", lambda *_: None)
+    monkeypatch.setattr(os, "sysconf", sysconf)
+    assert str(memory_use.ram()) == "4.10 GB, of which it is unknown how much is free"
+    monkeypatch.delattr(os, "sysconf")  # Windows
+    assert memory_use.ram() is None
+
+
+def test_a_gpu_as_it_was_found(tmp_path):
+    """Before the run somebody held 3.4 GB and kept it busy; the driver's own 0.7 GB are neither used nor free."""
+    driver = PretendDriver()
+    driver.used_bytes, driver.utilisation = 3_400_000_000, 98
+    recorder = Conditions("cuda:0", machine=Machine(tmp_path, {}), gpu=gpu(driver))
+    driver.used_bytes, driver.utilisation = 90_000_000_000, 40
+    recorder.before()
+    driver.utilisation = 73
+    found = recorder.after()
+    assert found["device_memory_before"] == "3.40 GB used, 146 GB free of 150 GB"
+    assert found["utilisation_before"] == "98%"
+    assert found["utilisation"] == "40 to 73%"
+    assert found["device_memory"] == "90.0 GB of 150 GB in use"
+    driver.missing = {"nvmlDeviceGetUtilizationRates"}
+    assert "utilisation" not in conditions_of(driver, tmp_path)
+
+
+def conditions_of(driver, folder):
+    recorder = Conditions("cuda:0", machine=Machine(folder, {}), gpu=gpu(driver))
+    recorder.sample()
+    return recorder.summary()

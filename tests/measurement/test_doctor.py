@@ -110,12 +110,20 @@ def test_a_good_gpu_machine_can_do_everything(lab):
     assert details["torch"] == "2.11.0+cu130, for CUDA 13.0"
     assert details["cupti"] == "libcupti.so.13 in nvidia/cu13/lib"
     assert details["permission"] == "for all users"
+    assert details["gpu_memory"] == "1.00 MB used, 149 GB free of 150 GB, utilisation 7%"
+    assert [use.memory.free_bytes for use in diagnosis.gpus] == [150_000_000_000 - 700_000_000 - 1_000_000]
     assert details["ncu"].startswith("2025.3.1.0, ")
     assert diagnosis.versions == {
         "rooflight": diagnosis.versions["rooflight"], "python": "3.12.4", "torch": "2.11.0+cu130", "torch_cuda": "13.0",
         "driver": "580.95.05", "driver_cuda": "13.0", "nvidia_ml_py": diagnosis.versions["nvidia_ml_py"],
         "ncu": "2025.3.1.0", "nsys": None,
     }  # fmt: skip
+
+
+def test_memory_of_the_machine(lab):
+    subject = lab.bare({"/proc/meminfo": "MemTotal: 16000000 kB\nMemAvailable: 4000000 kB\n"})
+    assert finding(subject, "ram").detail == "12.3 GB used, 4.10 GB free of 16.4 GB"
+    assert diagnose(subject).ram.free_bytes == 4_096_000_000
 
 
 def test_a_machine_without_a_gpu_estimates_and_measures_its_processor(lab):
@@ -125,7 +133,16 @@ def test_a_machine_without_a_gpu_estimates_and_measures_its_processor(lab):
         "counters_ncu": "no", "cpu_counters": "ok", "onednn": "ok",
     }  # fmt: skip
     seen = {found.id for found in diagnose(subject).findings}
-    assert seen == {"python", "torch", "gpu", "cpu", "perf_events", "onednn", "disk"}  # nothing about a GPU's parts
+    assert seen == {
+        "python",
+        "torch",
+        "gpu",
+        "cpu",
+        "ram",
+        "perf_events",
+        "onednn",
+        "disk",
+    }  # nothing about a GPU's parts
 
 
 def test_a_check_that_breaks_takes_no_other_along(lab):
@@ -594,7 +611,10 @@ def test_this_machine_as_json():
     done = CliRunner().invoke(command, ["--json"], catch_exceptions=False)
     assert done.exit_code == 0
     document = json.loads(done.output)
-    assert set(document) == {"capabilities", "findings", "versions"}
+    assert set(document) == {"capabilities", "findings", "versions", "ram", "gpus"}
+    ram = document["ram"]
+    assert ram["used_bytes"] + ram["free_bytes"] <= ram["total_bytes"]
+    assert ram["total_bytes"] > 2**20
     assert document["capabilities"]["estimate"] == {
         "status": "ok", "reason": "FLOPs, bytes and memory by formula", "remedy": "", "command": "",
     }  # fmt: skip

@@ -92,7 +92,13 @@ def _show_json(diagnosis: Diagnosis) -> None:
         }
         for capability in diagnosis.capabilities
     }
-    document = {"capabilities": capabilities, "findings": diagnosis.findings, "versions": diagnosis.versions}
+    document = {
+        "capabilities": capabilities,
+        "findings": diagnosis.findings,
+        "versions": diagnosis.versions,
+        "ram": diagnosis.ram,
+        "gpus": diagnosis.gpus,
+    }
     emit(msgspec.json.format(msgspec.json.encode(document), indent=2))
 
 

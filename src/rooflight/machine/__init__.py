@@ -171,11 +171,20 @@ class Machine:
 
     def memory_limit_bytes(self) -> int | None:
         """What the control group allows, where that is less than there is."""
-        names = [f"{folder}/memory.max" for folder in self._control_groups()]
-        names.append("/sys/fs/cgroup/memory/memory.limit_in_bytes")
-        limits = [limit for limit in map(self.number, names) if limit and limit > 0]
-        least, total = min(limits, default=None), self.memory_bytes()
+        least, total = min(self._memory_limits().values(), default=None), self.memory_bytes()
         return least if least is not None and (total is None or least < total) else None
+
+    def limiting_groups(self) -> list[str]:
+        """The folders of control groups that limit memory, the tightest first."""
+        limits = self._memory_limits()
+        return sorted(limits, key=lambda folder: limits[folder])
+
+    def _memory_limits(self) -> dict[str, int]:
+        """By the folder of the control group."""
+        files = {folder: f"{folder}/memory.max" for folder in self._control_groups()}
+        files["/sys/fs/cgroup/memory"] = "/sys/fs/cgroup/memory/memory.limit_in_bytes"
+        limits = {folder: self.number(name) for folder, name in files.items()}
+        return {folder: limit for folder, limit in limits.items() if limit and limit > 0}
 
     def _control_groups(self) -> list[str]:
         """Folders of the process's own group and all those above it: the tightest limit counts."""

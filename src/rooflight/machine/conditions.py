@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from rooflight import formatting
-from rooflight.machine import Machine, nvml
+from rooflight.machine import Machine, memory_use, nvml
 from rooflight.machine.installed_gpus import cuda_is_running, gpu_of
 
 _Answer = TypeVar("_Answer")
@@ -41,7 +41,23 @@ class Conditions:
         self._throttled_before: Mapping[str, int] = {}
         self._last_note_us: dict[str, int] = {}
         self._start_ns: int | None = None
+        self._found = attempt(self._as_found) or {}
         self._schedule_before = _SchedulerTimes()
+
+    def _as_found(self) -> dict[str, str | None]:
+        """How full and how busy it was before anything of ours was there: make this before the model is placed."""
+        free = attempt(lambda: memory_use.ram(self._machine))
+        memory = None if free is None or free.free_bytes is None else str(free)
+        if self._gpu is None and not self._device.startswith("cuda"):
+            return {"memory_before": memory}
+        gpu = self._gpu
+        use = attempt(lambda: memory_use.GpuUse.of(gpu) if gpu is not None else memory_use.gpu_use_by_torch())
+        busy = use.utilisation_percent if use is not None else None
+        return {
+            "device_memory_before": str(use.memory) if use is not None and use.memory is not None else None,
+            "utilisation_before": None if busy is None else f"{busy}%",
+            "host_memory_before": memory,
+        }
 
     def before(self) -> None:
         self._readings.clear()
@@ -77,6 +93,7 @@ class Conditions:
         else:
             parts.update(attempt(lambda: _cpu_facts(self._machine)) or {})
             parts["clock"] = _span((reading.clock_mhz for reading in self._readings), "MHz")
+        parts.update(self._found)
         now = _SchedulerTimes.of(self._machine)
         parts["waited_for_a_core"] = now.waited_since(self._schedule_before)
         return {name: text for name, text in parts.items() if text is not None}
@@ -95,6 +112,7 @@ class Conditions:
             "memory_clock": _span([*(reading.memory_mhz for reading in busy), *noted.get("memory", ())], "MHz"),
             "power": f"{power} of {limit}" if power and limit else power,
             "temperature": _span([reading.temperature_c for reading in self._readings], "°C"),
+            "utilisation": _span([reading.utilisation for reading in self._readings], "%"),
         }
 
     def _throttling(self) -> dict[str, str | None]:
@@ -162,6 +180,7 @@ class _ConditionSample:
     temperature_c: float | None = None
     idle: bool = False
     reasons: tuple[str, ...] | None = None
+    utilisation: float | None = None
 
     @classmethod
     def of(cls, gpu: nvml.Gpu) -> _ConditionSample:
@@ -173,6 +192,7 @@ class _ConditionSample:
             gpu.temperature_c(),
             bool(gpu.idle()),
             gpu.reasons(),
+            gpu.utilisation_percent(),
         )
 
     @classmethod
@@ -292,7 +312,8 @@ def _span(values: Iterable[float | None], unit: str) -> str | None:
     rounded = sorted(round(value) for value in values if value is not None)
     if not rounded:
         return None
-    return f"{rounded[0]} {unit}" if rounded[0] == rounded[-1] else f"{rounded[0]} to {rounded[-1]} {unit}"
+    unit = unit if unit == "%" else f" {unit}"
+    return f"{rounded[0]}{unit}" if rounded[0] == rounded[-1] else f"{rounded[0]} to {rounded[-1]}{unit}"
 
 
 def _on_off(value: bool | None) -> str | None:

@@ -206,6 +206,14 @@ class Gpu:
     def memory_total_bytes(self) -> int | None:
         return self._memory("total")
 
+    def memory_free_bytes(self) -> int | None:
+        return self._memory("free")
+
+    def utilisation_percent(self) -> int | None:
+        """The share of the last moments (up to a second) in which a kernel ran; slices do not tell."""
+        rates = self._ask("nvmlDeviceGetUtilizationRates")
+        return None if rates is None or self.is_slice else int(rates.gpu)
+
     def _memory(self, field: str) -> int | None:
         version = getattr(self._nvml._library, "nvmlMemory_v2", None)
         info = None if version is None else self._nvml.ask("nvmlDeviceGetMemoryInfo", self._handle, version)

@@ -20,7 +20,7 @@ from rooflight.errors import BadInput, CannotMeasure, RooflightError
 from rooflight.estimation.costs import fill_costs
 from rooflight.hardware.counter_tables import Level
 from rooflight.ledger import FORMAT_VERSION, Ledger
-from rooflight.machine import Machine
+from rooflight.machine import memory_use
 from rooflight.machine.conditions import Conditions
 from rooflight.machine.installed_gpus import cuda_version, device_name, driver_version
 from rooflight.measurement.collectors import cpu as on_cpu
@@ -96,6 +96,7 @@ def measure(
     if counters == "ncu":
         raise BadInput("ncu needs a process of its own: use the command line, `rooflight measure --counters ncu`")
     where = _device(model, (inputs, kwargs), device)
+    conditions = Conditions(str(where))  # looks at the device before anything of ours is on it
     if where.type != "cuda":
         _refuse_what_needs_a_gpu(options, graphs=spec.graphs)
     if not isinstance(model, nn.Module):
@@ -106,7 +107,7 @@ def measure(
             options = replace(options, execution="compile")
         called = [*(f"{POSITIONAL}{place}" for place in range(len(inputs))), *(kwargs or ())]
         command = command or _asked(spec, options, live=called if isinstance(model, nn.Module) else None, device=device)
-        return measure_workload(workload, _trace_options(spec, where, command), options, progress)
+        return measure_workload(workload, _trace_options(spec, where, command), options, conditions, progress)
 
 
 def _several(given: Sequence[Any]) -> tuple[Any, ...]:
@@ -163,14 +164,17 @@ def profiled_step(spec: StepSpec, *, device: str | None, only: str | None) -> No
 
 
 def measure_workload(
-    workload: Workload, trace_options: TraceOptions, options: MeasureOptions, progress: Progress = silent
+    workload: Workload,
+    trace_options: TraceOptions,
+    options: MeasureOptions,
+    conditions: Conditions,
+    progress: Progress = silent,
 ) -> Ledger:
-    """Measure a step that is ready to be staged."""
+    """Measure a step that is ready to be staged; `conditions` have looked at the device before it was placed."""
     findings = Findings()
     if process_rank().rank and options.counters == "auto":
         options = replace(options, counters="none", metrics=(), per_kernel=False, spread=False)
         findings.notes.append("counters are read on rank 0 only")
-    conditions = Conditions(trace_options.on)
     with staged(workload, trace_options) as stage, warnings.catch_warnings():
         stage.keep()
         execution = _execution(stage, options)
@@ -315,9 +319,8 @@ def _refuse_what_cannot_fit(where: torch.device, spec: StepSpec, workload: Workl
 def _free_bytes(where: torch.device) -> int | None:
     if where.type == "cuda":
         return torch.cuda.mem_get_info(where)[0]
-    machine = Machine()
-    free = [machine.memory_bytes("MemAvailable"), machine.memory_limit_bytes()]
-    return min((value for value in free if value is not None), default=None)
+    memory = memory_use.ram()
+    return None if memory is None else memory.free_bytes if memory.free_bytes is not None else memory.total_bytes
 
 
 def _parsed(name: str) -> torch.device:

@@ -8,6 +8,7 @@ from importlib import metadata
 
 from rooflight._version import __version__
 from rooflight.machine.conditions import attempt
+from rooflight.machine.memory_use import GpuUse, MemoryUse, ram
 from rooflight.measurement.doctor.counter_checks import COUNTERS
 from rooflight.measurement.doctor.gpu_checks import GPU
 from rooflight.measurement.doctor.host_checks import PLACE, PROCESSOR, SOFTWARE
@@ -37,6 +38,8 @@ class Diagnosis:
     capabilities: tuple[DoctorVerdict, ...]
     findings: tuple[DoctorVerdict, ...]
     versions: dict[str, str | None]
+    ram: MemoryUse | None = None
+    gpus: tuple[GpuUse, ...] = ()
 
     def capability(self, id: str) -> DoctorVerdict:
         return next(capability for capability in self.capabilities if capability.id == id)
@@ -46,7 +49,13 @@ def diagnose(subject: Subject | None = None) -> Diagnosis:
     """Look at everything. Takes as long as importing torch, and opening the GPU's counters where there is one."""
     subject = subject or Subject()
     findings = {check.id: finding for check in CHECKS if (finding := look(check, subject)) is not None}
-    return Diagnosis(capabilities(findings), tuple(findings.values()), versions(subject, findings))
+    return Diagnosis(
+        capabilities(findings),
+        tuple(findings.values()),
+        versions(subject, findings),
+        attempt(lambda: ram(subject.machine)),
+        attempt(subject.gpu_uses) or (),
+    )
 
 
 def look(check: DoctorCheck, subject: Subject) -> DoctorVerdict | None:

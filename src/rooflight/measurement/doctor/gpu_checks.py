@@ -186,6 +186,16 @@ def _others(subject: Subject) -> CheckOutcome | None:
     return ok("none") if subject.gpus() else None
 
 
+def _memory(subject: Subject) -> CheckOutcome | None:
+    """Free, total and used memory of every GPU, and how busy it is."""
+    uses = subject.gpu_uses()
+    if not uses:
+        return None
+    if len(uses) == 1:
+        return ok(str(uses[0]))
+    return ok("; ".join(f"GPU {place}: {use}" for place, use in enumerate(uses)))
+
+
 def _clocks(subject: Subject) -> CheckOutcome | None:
     gpus = subject.gpus()
     for gpu in gpus:
@@ -216,5 +226,6 @@ GPU = (
     DoctorCheck("mig", "MIG", _mig),
     DoctorCheck("compute_mode", "compute mode", _compute_mode),
     DoctorCheck("other_processes", "other processes", _others),
+    DoctorCheck("gpu_memory", "GPU memory", _memory, needs_gpu=True),
     DoctorCheck("clocks", "clocks", _clocks),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rooflight import formatting
 from rooflight.machine import Machine
+from rooflight.machine.memory_use import ram
 from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, ok, refused
 
 _OLDEST_PYTHON = (3, 11)
@@ -70,6 +71,13 @@ def _processor(subject: Subject) -> CheckOutcome:
             "docker run --cpuset-cpus=0-3 ..." if machine.container() in ("docker", "podman", "container") else "",
         )
     return ok(", ".join(parts))
+
+
+def _ram(subject: Subject) -> CheckOutcome:
+    memory = ram(subject.machine)
+    if memory is None:
+        return ok("unknown: this system does not tell")
+    return ok(str(memory))
 
 
 def _perf_events(subject: Subject) -> CheckOutcome:
@@ -158,6 +166,7 @@ def _disk(subject: Subject) -> CheckOutcome:
 SOFTWARE = (DoctorCheck("python", "Python", _python), DoctorCheck("torch", "torch", _torch))
 PROCESSOR = (
     DoctorCheck("cpu", "processor", _processor),
+    DoctorCheck("ram", "memory (RAM)", _ram),
     DoctorCheck("perf_events", "CPU counters", _perf_events),
     DoctorCheck("onednn", "oneDNN", _onednn),
 )

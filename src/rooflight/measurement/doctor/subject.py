@@ -25,6 +25,7 @@ from rooflight.errors import CannotMeasure
 from rooflight.machine import Machine
 from rooflight.machine import nvml as management
 from rooflight.machine.installed_gpus import pci_bus_id_of, uuid_of
+from rooflight.machine.memory_use import GpuUse, gpu_use_by_torch
 from rooflight.machine.nvml import Gpu, Nvml
 from rooflight.measurement.collectors.perf_events import available
 from rooflight.measurement.cupti.library import find_library
@@ -211,6 +212,14 @@ class Subject:
         devices = self.torch().devices
         gpus = [library.find(uuid=device.uuid, pci_bus_id=device.pci_bus_id) for device in devices]
         return tuple(gpu for gpu in gpus if gpu is not None) or library.gpus()
+
+    def gpu_uses(self) -> tuple[GpuUse, ...]:
+        """Memory and utilisation of the GPUs that torch would use; by torch itself where NVML is not there."""
+        gpus = self.gpus()
+        if gpus:
+            return tuple(GpuUse.of(gpu) for gpu in gpus)
+        uses = (gpu_use_by_torch(place) for place in range(len(self.torch().devices)))
+        return tuple(use for use in uses if use is not None)
 
 
 def _said(error: object) -> str:

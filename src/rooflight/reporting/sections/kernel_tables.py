@@ -91,7 +91,7 @@ def groups(ledger: Ledger, by: By = "kernel") -> list[KernelGroup]:
     for kernel in ledger.kernels:
         members.setdefault(kernel.name if by == "kernel" else kernel.label, []).append(kernel)
     kinds = [KernelGroup(name, kernels) for name, kernels in members.items()]
-    if all(group.time_s is not None for group in kinds):
+    if any(group.time_s is not None for group in kinds):  # of two logs that were joined, some may have none
         return sorted(kinds, key=lambda group: -(group.time_s or 0.0))
     return sorted(
         kinds, key=lambda group: -(group.flops or group.tensor_flops or group.cuda_flops or group.dram_bytes or 0)
