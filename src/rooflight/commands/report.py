@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rooflight.commands.result_options import KERNELS, form_options, measured_options, one_form, table_of, table_options
+from rooflight.commands.step_options import grid_options
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
 from rooflight.spec import shell
@@ -19,16 +20,31 @@ if TYPE_CHECKING:
     from rooflight.reporting.document import Document
 
 FORMS = ("text", "html", "md", "latex", "csv", "json", "png", "svg", "pdf")
-CHARTS = ("roofline", "memory", "lanes", "shares", "sweep", "devices", "scaling")
-"""Of a ledger; a pair has them twice, as roofline-a and roofline-b, and a study its own."""
+CHARTS = ("roofline", "bars", "memory", "lanes", "shares", "sweep", "devices", "scaling")
+"""Of a ledger; a pair has some twice, as roofline-a and roofline-b, and a study its own."""
+PICTURES = ("png", "svg", "pdf")
+LIST = "list"
+"""In place of a chart's name: which there are."""
+_USUAL = "h200,a100,v100"
 
 
-@click.command(short_help="a ledger, two side by side, or a study as a page, tables or pictures")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@click.command(short_help="ledgers, a study, or models by name as a page, tables or pictures")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH|MODEL,...", type=click.Path(path_type=Path))
+@grid_options("estimate")
 @click.option(
     "--to", type=click.Choice(FORMS), help="Output format. Default: by the ending of the file after -o, else text."
 )
-@click.option("--chart", metavar="NAME", help=f"Which picture, with --to png, svg or pdf: {', '.join(CHARTS)}.")
+@click.option(
+    "--chart",
+    metavar="NAME",
+    help=f"Which picture, with --to png, svg or pdf: {', '.join(CHARTS)}; `{LIST}` tells what this input has.",
+)
+@click.option(
+    "--of",
+    metavar="QUANTITY",
+    help="What --chart bars draws: params, flops, memory, time, ..., or one over another, as in "
+    "'flops.measured / flops.estimated'.",
+)
 @click.option("--dark", is_flag=True, help="Draw the chart for a dark background.")
 @click.option(
     "--section",
@@ -51,7 +67,7 @@ CHARTS = ("roofline", "memory", "lanes", "shares", "sweep", "devices", "scaling"
 @click.option(
     "--on",
     metavar="DEVICE,...",
-    default="h200,a100,v100",
+    default=_USUAL,
     show_default=True,
     help="GPUs whose times and memory the report predicts: as `rooflight predict --on` takes them.",
 )
@@ -65,12 +81,15 @@ CHARTS = ("roofline", "memory", "lanes", "shares", "sweep", "devices", "scaling"
     output="Write to FILE instead of the terminal.",
 )
 def command(paths: tuple[Path, ...], **options: Any) -> None:
-    """Show a ledger or a study in the terminal, or as one file to open, send or print.
+    """Show ledgers or a study in the terminal, or as one file to open, send or print.
 
     PATH is a ledger, as `rooflight estimate -o PATH` or `rooflight measure -o PATH` saved it; recorded:NAME, a
     measurement that comes with rooflight (see `rooflight list recordings`); or a study's folder. Two ledgers are put
-    side by side. Several that are the ranks of one run, as torchrun leaves them, are joined: rooflight report
-    run.rank*.json
+    side by side, more stand on one roofline. Several that are the ranks of one run, as torchrun leaves them, are
+    joined: rooflight report run.rank*.json
+
+    MODEL,... are models by name, which are estimated here: rooflight report vgg11,vgg13 --batch 16 --on v100,a100.
+    Options of the step take several values, and are for models by name only.
 
     With -o report.html, one page that needs no network: roofline, layers with their derivations, causes, memory, lanes,
     other batches and devices, many GPUs, where every number comes from. Pictures: -o roofline.png --chart roofline.
@@ -82,23 +101,27 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
         from rooflight.reporting.writers import check_width
 
         check_width(options["width"], form)
+    if options["chart"] == LIST and form == "text":
+        form = "svg"  # a picture, as far as it is made
     _check(paths, options, form)
     if len(paths) == 1 and paths[0].is_dir():
         _study(paths[0], options, form)
     else:
         with _rarely_collected():
             _ledger(paths, options, form)
-    if options["output"] is not None:
+    if options["output"] is not None and options["chart"] != LIST:
         say(f"wrote {options['output']}")
 
 
 def _ledger(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> None:
-    ledgers, names = _ledgers(paths)
+    from rooflight.commands.report_sources import ledgers_of
+
+    ledgers, names = ledgers_of(paths, options)
     if options["explain"]:
         from rooflight.commands.output import explain
 
         explain(ledgers[0], options["explain"])
-    elif form == "text" or (form == "csv" and not _is_report(options) and len(ledgers) == 1):
+    elif (form == "text" and len(ledgers) < 3) or (form == "csv" and not _is_report(options) and len(ledgers) == 1):
         _show(ledgers, options, form)
     else:
         _report(ledgers, names, options, form)
@@ -129,6 +152,8 @@ def _check(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> No
             "--section, --chart and --dark are of a file: name one, such as -o report.html or -o "
             "roofline.png, or say the form with --to"
         )
+    if options["of"] is not None and options["chart"] != "bars":
+        raise BadInput("--of says what --chart bars draws: add it")
     if len(paths) > 1 and any(path.is_dir() for path in paths):
         raise BadInput("a study is reported alone: leave the others out")
     if not paths[0].is_dir():
@@ -148,23 +173,19 @@ _OF_THE_TABLE = {"by": "module", "depth": None, "unfold": False, "memory": False
 
 
 def _write(report: Document, options: Mapping[str, Any], form: Any) -> None:
-    from rooflight.commands.output import deliver
-    from rooflight.reporting.writers import write
+    from rooflight.commands.output import deliver, emit, show
+    from rooflight.reporting.writers import charts_of, write
 
+    if options["chart"] == LIST:
+        emit("\n".join(f"{name:<12} {title}" for name, title in charts_of(report).items()))
+        return
+    if form == "text":
+        show(report, form)
+        return
     mode: Any = "dark" if options["dark"] else "light"
     names = ("chart", "sections", "width")
     content = write(report, form, mode=mode, **{name: options[name] for name in names})
     deliver(content, options["output"], force=options["force"])
-
-
-def _ledgers(paths: tuple[Path, ...]) -> tuple[list[Ledger], list[str]]:
-    """One, two that are compared, or the ranks of one run as one; and how a command line names them."""
-    import shlex
-
-    from rooflight.files import load
-    from rooflight.reporting.report.api import arranged
-
-    return arranged([load(path) for path in paths], [shlex.quote(str(path)) for path in paths])
 
 
 def _show(ledgers: list[Ledger], options: Mapping[str, Any], form: str) -> None:
@@ -200,7 +221,8 @@ def _report(ledgers: list[Ledger], names: list[str], options: Mapping[str, Any],
         def tell(doing: str) -> None:
             bar.show(doing, next(done), STEPS)
 
-        report = named_report(ledgers, names, on=options["on"], claims=options["claims"], say=tell)
+        asked = {name: options[name] for name in ("on", "claims", "chart", "of")}
+        report = named_report(ledgers, names, say=tell, **asked)
         bar.show("writing", STEPS, STEPS)
         _write(report, options, form)
 
@@ -226,7 +248,7 @@ def _rarely_collected() -> Iterator[None]:
 
 def _study(folder: Path, options: Mapping[str, Any], form: str) -> None:
     from rooflight.commands.output import show
-    from rooflight.reporting.report.study_report import study_report
+    from rooflight.reporting.report.api import report_of_study
     from rooflight.reporting.sections.study_document import study_document
     from rooflight.study.api import load
 
@@ -234,4 +256,4 @@ def _study(folder: Path, options: Mapping[str, Any], form: str) -> None:
     if form == "text":
         show(study_document(study.rows, study.plan, folder=str(folder)), "text")
     else:
-        _write(study_report(study.rows, study.plan, folder=str(folder)), options, form)
+        _write(report_of_study(study, chart=options["chart"], of=options["of"]), options, form)

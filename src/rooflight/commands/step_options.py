@@ -12,11 +12,46 @@ import click
 
 from rooflight.commands.result_options import Decorator, together
 from rooflight.errors import BadInput
-from rooflight.spec import Field, StepSpec, Verb, fields_for
+from rooflight.spec import Field, StepSpec, Verb, fields_for, settings_of
 
 
 def step_options(verb: Verb) -> Decorator:
     return together(*(_option(field, verb) for field in fields_for(verb)))
+
+
+def grid_options(verb: Verb) -> Decorator:
+    """The same as axes, each of which takes several values: for models by name."""
+    return together(*(_option(field, "study") for field in fields_for(verb)))
+
+
+def axes_of(options: Mapping[str, Any], verb: Verb) -> dict[str, Any]:
+    """Those of the axes that are given."""
+    return {
+        field.key: _axis(field, value)
+        for field in fields_for(verb)
+        if (value := options[field.name]) not in (None, (), False) or (field.kind == "switch" and value is False)
+    }
+
+
+def _axis(field: Field, value: Any) -> Any:
+    """The values of one axis: with commas between them, but for settings and modules, which have their own."""
+    if field.kind == "number":
+        return whole_numbers(field, value)
+    if field.kind == "settings":
+        return settings_of(value)
+    if field.kind == "shape":
+        return words_of(field.key, one_shape(value))
+    return value if field.kind in ("flag", "switch", "modules") else words_of(field.key, value)
+
+
+def words_of(name: str, text: str) -> list[str]:
+    """Names with commas between them."""
+    from rooflight.hardware.devices import several
+
+    words = [part.strip() for part in (several(text) if name == "on" else text.split(","))]
+    if not all(words):
+        raise BadInput(f"{name}: an empty name in {text!r}, write names with one comma between them")
+    return words
 
 
 def _option(field: Field, verb: Verb) -> Decorator:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rooflight.commands.signals import say_again
-from rooflight.commands.step_options import check_positive, one_shape, step_options, whole_numbers
+from rooflight.commands.step_options import axes_of, check_positive, step_options, words_of
 from rooflight.commands.terminal import ProgressBar, is_quiet, progress, say, shows_bars
 from rooflight.errors import BadInput
 from rooflight.formatting import printable
-from rooflight.spec import Field, fields_for, settings_of, shell
+from rooflight.spec import shell
 
 if TYPE_CHECKING:
     from rooflight.study.journal import JournalEntry, Progress
@@ -109,38 +109,14 @@ def command(what: str, **options: Any) -> None:
 
 def _asked(what: str, options: Mapping[str, Any]) -> tuple[str | list[str], dict[str, Any]]:
     """A file, a folder, or models with their axes."""
-    axes: dict[str, Any] = {
-        field.key: _axis(field, value)
-        for field in fields_for("study")
-        if (value := options[field.name]) not in (None, (), False) or (field.kind == "switch" and value is False)
-    }
-    axes |= {name: _words(name, options[name]) for name in ("on", "layers") if options[name] is not None}
+    axes = axes_of(options, "study")
+    axes |= {name: words_of(name, options[name]) for name in ("on", "layers") if options[name] is not None}
     axes |= {name: options[name] for name in ("measure", "repeat", "timeout_s") if options[name] is not None}
     if what.endswith(".toml") or Path(what).is_dir():
         if axes:
             raise BadInput(f"{what} has its own plan: leave --{next(iter(axes)).removesuffix('_s')} out")
         return what, {}
-    return _words("MODEL", what), axes
-
-
-def _axis(field: Field, value: Any) -> Any:
-    """The values of one axis: with commas between them, but for settings and modules, which have their own."""
-    if field.kind == "number":
-        return whole_numbers(field, value)
-    if field.kind == "settings":
-        return settings_of(value)
-    if field.kind == "shape":
-        return _words(field.key, one_shape(value))
-    return value if field.kind in ("flag", "switch", "modules") else _words(field.key, value)
-
-
-def _words(name: str, text: str) -> list[str]:
-    from rooflight.hardware.devices import several
-
-    words = [part.strip() for part in (several(text) if name == "on" else text.split(","))]
-    if not all(words):
-        raise BadInput(f"{name}: an empty name in {text!r}, write names with one comma between them")
-    return words
+    return words_of("MODEL", what), axes
 
 
 def _launcher(options: Mapping[str, Any]) -> LocalLauncher | SlurmLauncher:

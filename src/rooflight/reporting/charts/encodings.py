@@ -86,11 +86,42 @@ def log_scale(values: Iterable[float]) -> tuple[vl.Spec, list[float]]:
     return dict(type="log", domain=[low, high], nice=False), log_ticks(low, high)
 
 
+def colours(count: int) -> list[str]:
+    """So many colours that are told apart: those of all charts, then darker ones of them, then lighter ones."""
+    shades = [
+        *COLOURS,
+        *(_mixed(colour, 0, 0.45) for colour in COLOURS),
+        *(_mixed(colour, 255, 0.5) for colour in COLOURS),
+    ]
+    return [shades[place % len(shades)] for place in range(count)]
+
+
+def _mixed(colour: str, ground: int, share: float) -> str:
+    parts = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (ground - part) * share):02x}" for part in parts)
+
+
 MOST = len(COLOURS)
 """More lines than that cannot be told apart."""
 _PANEL = 720
 """Pixels that a chart, or one of two side by side, has in a wide page."""
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+
+
+def _legend(names: Sequence[str]) -> vl.Spec:
+    """As many names in a row as there is room for, none of them cut."""
+    wide = 6.2 * max(map(len, names), default=0) + 34
+    room = f"floor((min({PLACE_WIDTH}, {_PANEL}) - 70) / {wide:.0f})"
+    columns = vl.expr(f"max(1, min({len(names)}, {room}))")
+    return dict(columns=columns, symbolSize=90, labelLimit=0)
+
+
+def legend_below(names: Sequence[str], **look: Any) -> vl.Spec:
+    return dict(orient="bottom", **_legend(names), **look)
+
+
+def legend_on_top(names: Sequence[str], **look: Any) -> vl.Spec:
+    return dict(orient="top", **_legend(names), **look)
 
 
 @dataclass(frozen=True)
@@ -115,12 +146,7 @@ class Series:
 
     @property
     def _legend(self) -> vl.Spec | None:
-        if not self.has_legend:
-            return None
-        wide = 5.6 * max(map(len, self.names), default=0) + 30
-        room = f"floor((min({PLACE_WIDTH}, {_PANEL}) - 70) / {wide:.0f})"
-        columns = vl.expr(f"max(1, min({len(self.names)}, {room}))")
-        return dict(orient="top", columns=columns, symbolSize=90, symbolOpacity=1)
+        return legend_on_top(self.names, symbolOpacity=1) if self.has_legend else None
 
     @property
     def unnamed(self) -> Series:

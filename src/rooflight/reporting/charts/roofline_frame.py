@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from rooflight import formatting
 from rooflight.hardware.roofs import Roof, Roofs, ridge, unit_name
@@ -21,6 +22,18 @@ _UNSEEN = 0.015
 over many empty decades."""
 _ROOM = 1.6
 """Between the highest roof and the end of the axis: what is written at the roof stands there."""
+
+
+class UnderRoofs(Protocol):
+    """What is drawn under the roofs of a device, a step or many."""
+
+    @property
+    def roofs(self) -> Roofs: ...
+
+    @property
+    def used(self) -> tuple[Roof, ...]:
+        """Theoretical roofs of the units that its work runs on."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -107,7 +120,7 @@ def _least(values: Sequence[tuple[float, float]]) -> float:
     return min((value for value, _ in values), default=math.inf)
 
 
-def lines_of(marks: RooflineMarks, frame: Frame) -> list[RoofLine]:
+def lines_of(marks: UnderRoofs, frame: Frame) -> list[RoofLine]:
     """Slopes up to the highest roof of their kind, flat roofs from the steepest slope of their kind on."""
     roofs, lines = marks.roofs, []
     used_kinds = {roof.kind for roof in marks.used}
@@ -134,7 +147,7 @@ def lines_of(marks: RooflineMarks, frame: Frame) -> list[RoofLine]:
     return [line for line in lines if line.y[1] >= frame.y[0]]
 
 
-def roof_labels(marks: RooflineMarks, frame: Frame, *, every: bool, apart: float) -> list[RoofLabel]:
+def roof_labels(marks: UnderRoofs, frame: Frame, *, every: bool, apart: float) -> list[RoofLabel]:
     """At the right end of each line, in full and shorter; `apart`: the least factor between two of them, and those that
     are nearer share one."""
     roofs = marks.roofs

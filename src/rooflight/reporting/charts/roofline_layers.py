@@ -11,12 +11,19 @@ from typing import Any
 from rooflight import formatting
 from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import WIDTH
-from rooflight.reporting.charts.roofline_frame import Frame, decades, lines_of, roof_labels, slope_labels
+from rooflight.reporting.charts.roofline_frame import (
+    Frame,
+    UnderRoofs,
+    decades,
+    lines_of,
+    roof_labels,
+    slope_labels,
+)
 from rooflight.reporting.charts.roofline_marks import RooflineMarks
 
-_LETTER = 6.0
+LETTER = 6.0
 """Mean width of a letter and height of a line in pixels, at the size that labels have."""
-_LINE = 13
+LINE = 13
 _GAP = 3.0
 _BELOW = 3
 """Its number among the places around a point."""
@@ -61,7 +68,7 @@ def placed(
         box = None
         if point.text:
             around = _around(point)
-            box = next((place for place in around if _is_free(place, occupied, width, height)), None)
+            box = next((place for place in around if is_free(place, occupied, width, height)), None)
             box = around[_BELOW] if box is None and point.always else box
         boxes.append(box)
         occupied += [box] if box is not None else []
@@ -70,13 +77,13 @@ def placed(
 
 def _around(point: LabelledPoint) -> list[LabelBox]:
     """Right, left, above, below, then the corners."""
-    wide, beside = _LETTER * len(point.text), point.radius + _GAP
-    x, y = beside + wide / 2, beside + _LINE / 2
+    wide, beside = LETTER * len(point.text), point.radius + _GAP
+    x, y = beside + wide / 2, beside + LINE / 2
     places = ((x, 0.0), (-x, 0.0), (0.0, -y), (0.0, y), (x, -y), (x, y), (-x, -y), (-x, y))
-    return [LabelBox(point.x + dx, point.y + dy, wide, _LINE) for dx, dy in places]
+    return [LabelBox(point.x + dx, point.y + dy, wide, LINE) for dx, dy in places]
 
 
-def _is_free(box: LabelBox, occupied: Sequence[LabelBox], width: float, height: float) -> bool:
+def is_free(box: LabelBox, occupied: Sequence[LabelBox], width: float, height: float) -> bool:
     inside = box.width / 2 <= box.x <= width - box.width / 2 and box.height / 2 <= box.y <= height - box.height / 2
     return inside and not any(box.meets(other) for other in occupied)
 
@@ -127,7 +134,7 @@ def rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def roof_lines(marks: RooflineMarks, frame: Frame) -> vl.Drawing:
+def roof_lines(marks: UnderRoofs, frame: Frame) -> vl.Drawing:
     rows = [
         {
             "x": rounded(line.x[0]),
@@ -155,7 +162,7 @@ def roof_lines(marks: RooflineMarks, frame: Frame) -> vl.Drawing:
     )
 
 
-def ridges(marks: RooflineMarks, frame: Frame) -> vl.Drawing:
+def ridges(marks: UnderRoofs, frame: Frame) -> vl.Drawing:
     """Where a roof of the step meets the memory's: a line down to its FLOP/B."""
     rows: list[Row] = []
     for number, roof in enumerate({roof.flops_per_s: roof for roof in reversed(marks.used)}.values()):
@@ -189,14 +196,14 @@ def _wide_or_narrow(view: vl.Drawing, frame: Frame, wide: NamedLook, narrow: Nam
     ]
 
 
-def roof_texts(marks: RooflineMarks, frame: Frame) -> list[vl.Drawing]:
+def roof_texts(marks: UnderRoofs, frame: Frame) -> list[vl.Drawing]:
     """Behind the right ends of the roofs; where there is no room behind them, above."""
     behind = "full", dict(align="left", baseline="middle", dx=5, fontSize=10.5)
     above = "short", dict(align="right", baseline="bottom", dy=-2, fontSize=9.5)
     drawn = []
     for all_roofs, top in ((False, frame.y[1]), (True, frame.y_of_all)):
         # As many times higher as a line of text is high.
-        apart = (top / frame.y[0]) ** (_LINE / HEIGHT)
+        apart = (top / frame.y[0]) ** (LINE / HEIGHT)
         rows = [
             {"x": label.x, "y": label.y, "full": label.lines[all_roofs], "short": label.lines[1]}
             for label in roof_labels(marks, frame, every=all_roofs, apart=apart)
@@ -206,18 +213,18 @@ def roof_texts(marks: RooflineMarks, frame: Frame) -> list[vl.Drawing]:
     return drawn
 
 
-def slope_text(marks: RooflineMarks, frame: Frame) -> vl.Drawing:
+def slope_text(marks: UnderRoofs, frame: Frame) -> vl.Drawing:
     """Left of the slopes, well up: nothing else is above them."""
-    x, y = _slope_place(marks, frame)
+    x, y = slope_place(marks, frame)
     lines = list(slope_labels(marks.roofs))
     row = {"x": rounded(x), "y": rounded(y), "said": lines, "short": slope_labels(marks.roofs, sustained=False)[0]}
     side = dict(align="right", baseline="bottom")
-    full = "said", dict(**side, lineHeight=_LINE, dx=-4, dy=-_LINE * (len(lines) - 1) - 2, fontSize=10.5)
+    full = "said", dict(**side, lineHeight=LINE, dx=-4, dy=-LINE * (len(lines) - 1) - 2, fontSize=10.5)
     short = "short", dict(**side, dx=-3, fontSize=9.5)
     return vl.layer(*_wide_or_narrow(vl.view([row]), frame, full, short))
 
 
-def _slope_place(marks: RooflineMarks, frame: Frame) -> tuple[float, float]:
+def slope_place(marks: UnderRoofs, frame: Frame) -> tuple[float, float]:
     steepest = max(slope.bytes_per_s for slope in marks.roofs.memory)
     low = max(math.log10(frame.x[0]), math.log10(frame.y[0] / steepest))
     high = math.log10(max(roof.flops_per_s for roof in marks.used) / steepest)
@@ -265,7 +272,7 @@ def label_rows(rows: list[Row], marks: RooflineMarks, frame: Frame) -> list[Row]
     def at(x: float, y: float) -> tuple[float, float]:
         return across * math.log10(x / frame.x[0]), up * math.log10(frame.y[1] / y)
 
-    in_the_way = [*_along_lines(marks, frame, at), _slope_box(marks, at(*_slope_place(marks, frame)))]
+    in_the_way = [*along_lines(marks, frame, at), slope_box(marks, at(*slope_place(marks, frame)))]
     largest = largest_share(rows)
     written = []
     for basis in marks.bases:
@@ -294,9 +301,11 @@ def label_rows(rows: list[Row], marks: RooflineMarks, frame: Frame) -> list[Row]
     return written
 
 
-def _along_lines(
-    marks: RooflineMarks, frame: Frame, at: Callable[[float, float], tuple[float, float]]
-) -> list[LabelBox]:
+ToPixels = Callable[[float, float], tuple[float, float]]
+"""From FLOP/B and FLOP/s to a place in the picture."""
+
+
+def along_lines(marks: UnderRoofs, frame: Frame, at: ToPixels) -> list[LabelBox]:
     """Small boxes all along the roofs that are shown."""
     boxes = []
     for line in lines_of(marks, frame):
@@ -307,9 +316,9 @@ def _along_lines(
     return boxes
 
 
-def _slope_box(marks: RooflineMarks, at: tuple[float, float]) -> LabelBox:
+def slope_box(marks: UnderRoofs, at: tuple[float, float]) -> LabelBox:
     lines = slope_labels(marks.roofs)
-    wide, high = 6.4 * max(map(len, lines)), _LINE * len(lines)
+    wide, high = 6.4 * max(map(len, lines)), LINE * len(lines)
     return LabelBox(at[0] - 4 - wide / 2, at[1] - 2 - high / 2, wide, high)
 
 

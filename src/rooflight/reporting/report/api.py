@@ -13,29 +13,32 @@ from rooflight.analysis.claims.claim import Claim
 from rooflight.errors import BadInput
 from rooflight.files import load, write_atomically
 from rooflight.hardware.device import Device
-from rooflight.hardware.devices import USUAL
+from rooflight.hardware.devices import USUAL, find
 from rooflight.ledger import Ledger
 from rooflight.measurement.ranks import join
 from rooflight.prediction.resolve_devices import devices_of
+from rooflight.reporting.charts.bars import bars_chart, usual_amount
 from rooflight.reporting.document import Document, Section
 from rooflight.reporting.report.ledger_report import ledger_report
 from rooflight.reporting.report.origins import origins_section
 from rooflight.reporting.report.pair_report import pair_report
+from rooflight.reporting.report.step_rows import steps_of_ledger, steps_of_study
+from rooflight.reporting.report.steps_report import steps_report
 from rooflight.reporting.report.study_report import study_report
 from rooflight.reporting.sections import claims_tables
 from rooflight.reporting.sections.ledger_documents import is_log, log_document
 from rooflight.reporting.writers import Form, check_width, form_of, write
+from rooflight.spec import shell
 from rooflight.study.api import Study
 from rooflight.study.api import load as load_study
+from rooflight.study.hypotheses.amount import amount
 from rooflight.summary.measured import Measured
 
 
 def arranged(ledgers: Sequence[Ledger], names: Sequence[str]) -> tuple[list[Ledger], list[str]]:
-    """One, two that are compared, or the ranks of one run as one; with the names that a command line takes."""
+    """The ranks of one run as one; else all of them. With the names that a command line takes."""
     if len(ledgers) > 1 and len({ledger.header.rank for ledger in ledgers}) == len(ledgers):
         return [join(list(ledgers))], [" ".join(names)]
-    if len(ledgers) > 2:
-        raise BadInput(f"{len(ledgers)} ledgers are not the ranks of one run: give one, or two to be put side by side")
     return list(ledgers), list(names)
 
 
@@ -79,32 +82,42 @@ def report(
     to: Form | None = None,
     on: On = USUAL,
     chart: str | None = None,
+    of: str | None = None,
     sections: Sequence[str] = (),
     claims: str | Path | None = None,
     width: str | None = None,
     force: bool = False,
 ) -> Document | Path:
-    """The report of a ledger, of two side by side, or of a study; in a file where `output` names one.
+    """The report of a ledger, of two side by side, of several on one roofline, or of a study; in a file where `output`
+    names one.
 
-    `source`: a Ledger, a Study, a path, a study's folder, `recorded:NAME`, or two ledgers in a list. `to`: the
+    `source`: a Ledger, a Study, a path, a study's folder, `recorded:NAME`, or several ledgers in a list. `to`: the
     format; by default that of the file's ending. `on`: the devices whose times and memory are predicted. `chart`: which
-    picture, for png, svg and pdf. `sections`: only these. `claims`: a table (CSV) to be checked against the ledger.
-    `width`: the widest LaTeX table, such as "16cm"; by default the text width of an A4 article, 345 pt.
+    picture, for png, svg and pdf. `of`: the quantity of `chart="bars"`, such as "params" or
+    "flops.measured / flops.estimated". `sections`: only these. `claims`: a table (CSV) to be checked against the
+    ledger. `width`: the widest LaTeX table, such as "16cm"; by default the text width of an A4 article, 345 pt.
 
         >>> rooflight.report("recorded:h200/resnet50-train-fp32", "report.html")
     """
     path = None if output is None else Path(output)
     form = None if path is None else to or form_of(path)
     check_width(width, form)
-    document = make(source, on=on, claims=claims)
+    document = make(source, on=on, claims=claims, chart=chart, of=of)
     if path is None or form is None:
         return document
     write_atomically(path, write(document, form, chart=chart, sections=sections, width=width), force=force)
     return path
 
 
-def make(source: Source | Sequence[Source], *, on: On = USUAL, claims: str | Path | None = None) -> Document:
-    """The report itself."""
+def make(
+    source: Source | Sequence[Source],
+    *,
+    on: On = USUAL,
+    claims: str | Path | None = None,
+    chart: str | None = None,
+    of: str | None = None,
+) -> Document:
+    """The report itself. `chart`: the only one that is asked for, where one is."""
     sources: list[Any] = list(source) if isinstance(source, (list, tuple)) else [source]
     if wrong := [item for item in sources if not isinstance(item, (Ledger, Study, str, Path))]:
         raise BadInput(f"a report is of a Ledger, a Study or where one is kept, not of {type(wrong[0]).__name__}")
@@ -115,10 +128,11 @@ def make(source: Source | Sequence[Source], *, on: On = USUAL, claims: str | Pat
             raise BadInput("a study is reported alone: leave the other out")
         if claims is not None:
             raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")
-        return study_report(study.rows, study.plan, folder=str(study.folder))
+        return report_of_study(study, chart=chart, of=of)
     ledgers = [result for result in results if isinstance(result, Ledger)]
     ledgers, names = arranged(ledgers, [_name(item) for item in sources])
-    return named_report(ledgers, names, on=on, claims=None if claims is None else Path(claims))
+    given = None if claims is None else Path(claims)
+    return named_report(ledgers, names, on=on, claims=given, chart=chart, of=of)
 
 
 def named_report(
@@ -128,21 +142,21 @@ def named_report(
     on: On = USUAL,
     claims: Path | None = None,
     say: Callable[[str], None] | None = None,
+    chart: str | None = None,
+    of: str | None = None,
 ) -> Document:
-    """Of one ledger, or of two side by side; `names` are where they are from. `say` is told what is looked for."""
-    if not 1 <= len(ledgers) <= 2:
-        raise BadInput(
-            "a report is of one ledger, of two side by side, of the ranks of one run, or of a study: "
-            f"{len(ledgers)} ledgers were given"
-        )
+    """Of one ledger, of two side by side, or of several on one roofline; `names` are where they are from. `say` is told
+    what is looked for. `chart`: the only one that is asked for. `of`: what bars are of."""
     devices = devices_of(on, None)
     if not all(device.is_cuda for device in devices):
         raise BadInput(
             "a report predicts on GPUs of NVIDIA and AMD: name some with --on (see `rooflight list devices`)"
         )
     ledger = ledgers[0]
-    if claims is not None and (len(ledgers) == 2 or ledger.header.step is None):
+    if claims is not None and (len(ledgers) > 1 or ledger.header.step is None):
         raise BadInput("a table of claims is checked against one step: give one ledger of one")
+    if len(ledgers) > 2 or chart == BARS:
+        return several_report(ledgers, names, devices=devices, of=of, say=say)
     if len(ledgers) == 2:
         return pair_report(*ledgers, sources=(names[0], names[1]), devices=devices)
     if is_log(ledger):
@@ -154,6 +168,54 @@ def named_report(
     if rows is None:
         return document
     return with_claims(document, ledger, rows, file=str(claims))
+
+
+BARS = "bars"
+"""The chart that every report can draw, of a quantity that is named."""
+
+
+def several_report(
+    ledgers: Sequence[Ledger],
+    names: Sequence[str],
+    *,
+    devices: Sequence[Device],
+    of: str | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Document:
+    """Any number of ledgers, each where it ran, or predicted on these devices."""
+    if not ledgers:
+        raise BadInput("a report is of one ledger or more: none was given")
+    if of is not None:
+        amount(of)  # before the work: it may not be one
+    steps, notes = [], []
+    for ledger, name in zip(ledgers, names, strict=True):
+        if say is not None:
+            say(ledger.header.model)
+        found, said = steps_of_ledger(ledger, name, devices)
+        steps += found
+        notes += said
+    words = [word for name in names for word in shlex.split(name)]
+    repeat = (
+        (shell("report", *words, on=_on(devices), output="report.html"),)
+        if all(names) and not any(" --" in name for name in names)
+        else ()
+    )
+    return steps_report(steps, of=of, notes=notes, repeat=repeat)
+
+
+def report_of_study(study: Study, *, chart: str | None = None, of: str | None = None) -> Document:
+    """With the chart that is drawn only where it is asked for."""
+    asked = []
+    if chart == BARS:
+        steps = steps_of_study(study.rows, study.folder)
+        asked.append(bars_chart(steps, of or usual_amount(steps)))
+    return study_report(study.rows, study.plan, folder=str(study.folder), asked=asked)
+
+
+def _on(devices: Sequence[Device]) -> str | None:
+    """As a command line names them; `None` where they are the usual ones."""
+    names = [device.name for device in devices]
+    return None if names == [find(name).name for name in USUAL] else ",".join(names)
 
 
 def _loaded(source: Source) -> Ledger | Study:

@@ -19,6 +19,8 @@ from rooflight.reporting.charts.shares import shares_chart
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import Document, Fact, Section, filled
 from rooflight.reporting.report.origins import origins_section
+from rooflight.reporting.report.step_rows import steps_of_ledger
+from rooflight.reporting.report.steps_report import roofline_section
 from rooflight.reporting.report.tree import Details, Tree, TreeColumn, details_of, node_of, own_ops
 from rooflight.reporting.sections import compare_memory_tables, compare_tables, ledger_documents, why_tables
 from rooflight.reporting.sections.why_tables import why_section
@@ -46,6 +48,7 @@ def pair_report(a: Ledger, b: Ledger, *, sources: tuple[str, str], devices: Sequ
             plain=compare_tables.row_table(comparison, depth=2),
         ),
         _why(comparison),
+        _common(comparison, sources, devices),
         *_drawn(comparison, devices),
         _memory(comparison),
         Section(
@@ -97,6 +100,14 @@ def _differences(comparison: Comparison) -> Table:
 
 def _why(comparison: Comparison) -> Section | None:
     return replace(why_section(comparison), name="why", title="Why they differ") if comparison.whys else None
+
+
+def _common(comparison: Comparison, sources: tuple[str, str], devices: Sequence[Device]) -> Section | None:
+    """Both on one roofline: where they ran, or predicted on the same device."""
+    sides = zip((comparison.a.ledger, comparison.b.ledger), sources, strict=True)
+    steps = [step for ledger, source in sides for step in steps_of_ledger(ledger, source, devices)[0]]
+    section = roofline_section(steps, "Both on one roofline")
+    return replace(section, name="both") if section.charts else None
 
 
 def _drawn(comparison: Comparison, devices: Sequence[Device]) -> Iterator[Section]:

@@ -6,7 +6,7 @@ but the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from rooflight.prediction.cluster_run import layout_of
 from rooflight.prediction.device_run import device_runs
 from rooflight.prediction.rebuilt import as_run_on, traces_of
 from rooflight.prediction.resolve_devices import memories_on, predictor_of
-from rooflight.prediction.result import Predictions
+from rooflight.prediction.result import Prediction, Predictions
 from rooflight.prediction.tiers import check_precision
 from rooflight.spec import StepSpec, is_live
 from rooflight.step.costed_step import own_step
@@ -135,16 +135,35 @@ def usable(ledger: Ledger, devices: Sequence[Device]) -> tuple[list[Device], tup
 
 
 def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
-    """The ledger's own step on devices: its ops, with the memory they take there."""
-    header, traces = ledger.header, traces_of(ledger)
+    """The ledger's own step on devices."""
+    runs = list(runs_from(ledger, devices))
+    return Predictions(
+        header=ledger.header,
+        predictions=tuple(run.prediction for run in runs),
+        devices=tuple(devices),
+        notes=tuple(note for run in runs for note in run.notes),
+    )
+
+
+@dataclass(frozen=True)
+class PredictedRun:
+    """A ledger's step on a device."""
+
+    ledger: Ledger
+    """With the ops that it would run there."""
+    prediction: Prediction
+    notes: tuple[str, ...]
+
+
+def runs_from(ledger: Ledger, devices: Sequence[Device]) -> Iterator[PredictedRun]:
+    """The ledger's own step on each device: its ops, with the memory they take there."""
+    traces = traces_of(ledger)
     plain = replace(ledger, kernels=(), measurements=()) if is_measured(ledger) else ledger
     memories, own = memories_on(*devices), cache(lambda: own_step(plain))
-    rows, notes = [], []
     for device in devices:
         there, otherwise = as_run_on(plain, device, traces)
         step = own() if there is plain else own_step(there)
         predictor, said = predictor_of(device, None, None)
         (cell,) = device_runs(step, [predictor])
-        rows.append(replace(cell.prediction(), memory=memories.of(step, device)))
-        notes += [*said, *([otherwise] if otherwise else [])]
-    return Predictions(header=header, predictions=tuple(rows), devices=tuple(devices), notes=tuple(notes))
+        prediction = replace(cell.prediction(), memory=memories.of(step, device))
+        yield PredictedRun(there, prediction, (*said, *([otherwise] if otherwise else [])))

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from rooflight.reporting.charts.chart import Chart
 from rooflight.reporting.charts.lines import study_charts
 from rooflight.reporting.document import Document, Fact, Section
+from rooflight.reporting.report.step_rows import steps_of_study
+from rooflight.reporting.report.steps_report import roofline_section
 from rooflight.reporting.sections.study_document import study_document
 from rooflight.spec import shell
 from rooflight.study.cell import StudyRow
@@ -15,14 +19,17 @@ from rooflight.study.hypotheses import claims
 from rooflight.study.plan import StudyPlan
 
 
-def study_report(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str) -> Document:
-    """`folder`: where the study is, for the commands that make it again."""
+def study_report(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str, asked: Sequence[Chart] = ()) -> Document:
+    """`folder`: where the study is, for its ledgers, and for the commands that make it again. `asked`: charts beside
+    those that every study has."""
     document = study_document(rows, plan, folder=folder, spell_out=False)
     claimed = [section for section in document.sections if section.name == "claims"]
     others = [section for section in document.sections if section.name != "claims"]
-    charts = tuple(study_charts(rows))
+    charts = (*study_charts(rows), *asked)
     title = "Charts of the cells" if all(chart.name == "cells" for chart in charts) else "Against the batch"
     drawn = [Section("charts", title, charts=charts)] if charts else []
+    roofline = roofline_section(steps_of_study(rows, Path(folder)), "All cells on one roofline")
+    drawn += [roofline] if roofline.charts else []
     again = Section(
         "replicate",
         "How to repeat it",

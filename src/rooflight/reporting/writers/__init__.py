@@ -78,6 +78,7 @@ def write(
 def chart_of(document: Document, name: str | None, form: str) -> Chart:
     """A chart by its name; the only one that there is where none is named."""
     charts = {chart.name: chart for chart in document.charts}
+    there = ", ".join(charts_of(document))
     section = next((section for section in document.sections if section.name == name), None)
     if section is not None and section.missing and name not in charts:
         raise BadInput(f"there is no chart {name!r} of this: {section.missing}")
@@ -85,8 +86,13 @@ def chart_of(document: Document, name: str | None, form: str) -> Chart:
         raise BadInput(f"there is no chart to draw in this report: --to={form} needs one, --to=md gives its tables")
     if name is None:
         if len(charts) > 1:
-            raise BadInput(f"which picture? Add --chart: {', '.join(charts)}")
+            raise BadInput(f"which picture? Add --chart: {there}")
         return next(iter(charts.values()))
     if name not in charts:
-        raise BadInput(f"no chart {name!r} in this report: it has {', '.join(charts)}")
+        raise BadInput(f"no chart {name!r} in this report: it has {there}")
     return charts[name]
+
+
+def charts_of(document: Document) -> dict[str, str]:
+    """By name, what can be drawn of it: its charts, and those that are drawn of a quantity that is named."""
+    return {chart.name: chart.title for chart in document.charts} | {"bars": "Bars of any quantity: --of QUANTITY"}

@@ -36,6 +36,23 @@ def parse(text: str, *, number: int | None = None) -> Hypothesis:
     return hypothesis
 
 
+def calculated(text: str) -> tuple[Hypothesis, Dimension]:
+    """What an arithmetic with quantities says, without a comparison, and what it is measured in."""
+    scanner = Scanner(text, None)
+    hypothesis = scanner.hypothesis()
+    folds = [node for node in ast.walk(hypothesis.tree) if isinstance(node, ast.Call)]
+    if folds:
+        scanner.fail("min, max and sum have no place here: it is one number of every row", hypothesis.start(folds[0]))
+    if not hypothesis.terms(hypothesis.tree):
+        scanner.fail("name a quantity", 0)
+    if any(isinstance(node, ast.Compare | ast.BoolOp | ast.Not) for node in ast.walk(hypothesis.tree)):
+        scanner.fail("a comparison has no place here: it is one number of every row", 0)
+    try:
+        return hypothesis, _dimension(hypothesis, hypothesis.tree, "a quantity") or PLAIN
+    except _Refused as refused:
+        scanner.fail(refused.message, hypothesis.start(refused.node))
+
+
 def unit_of(hypothesis: Hypothesis, comparison: ast.Compare) -> str:
     """In which its two sides are, once it has been checked; empty: in none."""
     if _is_fact(hypothesis, comparison.left):

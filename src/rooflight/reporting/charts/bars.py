@@ -1,0 +1,201 @@
+"""Bars of any quantity over models and devices: parameters, FLOPs, memory, times, or one over another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rooflight.errors import BadInput
+from rooflight.formatting import quotient, seconds, whole_bytes, whole_count
+from rooflight.metrics import METRICS
+from rooflight.reporting.charts import vega_lite as vl
+from rooflight.reporting.charts.chart import COLOURS, WIDTH, Chart
+from rooflight.reporting.charts.encodings import BAR, colours, grouped_rows, legend_on_top, on_phone, si_axis
+from rooflight.reporting.charts.step_points import ReportedStep, names_of
+from rooflight.reporting.columns import column
+from rooflight.reporting.table import Column, Table, says_nothing, table_of
+from rooflight.study.cell import QUANTITIES, Side
+from rooflight.study.hypotheses.amount import Amount, amount
+from rooflight.units import BYTE, FLOP, SECOND
+
+_GAP = 12
+_FULL: dict[Side | None, float] = {"measured": 1.0, None: 0.85, "predicted": 0.45, "estimated": 0.2}
+_DASHES: dict[Side | None, list[int]] = {"predicted": [4, 2], "estimated": [1, 2]}
+"""Of the outlines of bars, where sides are to be told apart."""
+_USUAL = ("time", "flops", "bytes", "params")
+"""What is drawn where nobody says of what: the first that is known."""
+_LETTER = 6.3
+_WIDEST_NAMES = 300
+"""Pixels for the names of rows."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One number of one step."""
+
+    name: str
+    """The step's, without its device."""
+    device: str
+    """Empty where all devices have the same."""
+    side: Side | None
+    amount: float
+
+
+def usual_amount(steps: Sequence[ReportedStep]) -> str:
+    known = {name.partition(".")[0] for step in steps for name in step.row.values}
+    return next((name for name in _USUAL if name in known), _USUAL[0])
+
+
+def bars_chart(steps: Sequence[ReportedStep], of: str) -> Chart:
+    """`of`: a quantity, or a calculation with some, as `rooflight.study.hypotheses.amount` reads them."""
+    asked = amount(of)
+    bars = _bars(steps, asked)
+    if not bars:
+        known = sorted({name for step in steps for name in step.row.values if not name.startswith("share")})
+        raise BadInput(f"--of={of}: nothing here knows it; known are {', '.join(known) or 'no numbers at all'}")
+    title, write = _written(asked)
+    sides = [side for side in _FULL if any(bar.side == side for bar in bars)]
+    devices = list(dict.fromkeys(bar.device for bar in bars))
+    where = f" on {devices[0]}" if len(devices) == 1 and devices[0] else ""
+    chart = _drawn(bars, asked, title, write, sides=sides)
+    return Chart(
+        "bars",
+        f"{title[:1].upper()}{title[1:]}{where}",
+        _caption(asked, sides, devices),
+        chart.to_dict(),
+        _table(bars, asked, title, write),
+    )
+
+
+def _bars(steps: Sequence[ReportedStep], asked: Amount) -> list[Bar]:
+    names = names_of(steps)
+    bars = [
+        Bar(name, step.place, side, float(number))
+        for step, name in zip(steps, names, strict=True)
+        for side in asked.sides
+        if (number := asked.of(step.row, side)) is not None
+    ]
+    of_step: dict[tuple[str, Side | None], set[float]] = {}
+    for bar in bars:
+        of_step.setdefault((bar.name, bar.side), set()).add(bar.amount)
+    if all(len(amounts) == 1 for amounts in of_step.values()):  # what no device changes is told once
+        several = len({bar.device for bar in bars}) > 1
+        bars = [replace(bar, device="") if several or not _is_of_device(asked) else bar for bar in bars]
+    return list(dict.fromkeys(bars))
+
+
+def _is_of_device(asked: Amount) -> bool:
+    return any(term.side != "estimated" and term.sides != ("estimated",) for term in asked.terms)
+
+
+def _written(asked: Amount) -> tuple[str, Callable[[Any], str]]:
+    """What it is called, and how its numbers are written."""
+    term = asked.quantity
+    if term is not None:
+        quantity = QUANTITIES[term.name.partition(".")[0]]
+        metric = METRICS[quantity.sides.get(term.side or term.sides[0], next(iter(quantity.sides.values())))]
+        layer = f" of {term.layer}" if term.layer else ""
+        return f"{_TITLES.get(quantity.name, metric.title)}{layer}", metric.text
+    by_dimension: dict[object, Callable[[Any], str]] = {SECOND: seconds, BYTE: whole_bytes, FLOP: whole_count}
+    unit = asked.dimension.name
+    plain = quotient if asked.is_quotient else whole_count
+    write = by_dimension.get(asked.dimension, (lambda value: f"{whole_count(value)}{unit}") if unit else plain)
+    return asked.text, write
+
+
+_TITLES = {
+    "flops": "FLOPs of a step",
+    "bytes": "bytes moved by a step",
+    "params": "parameters",
+    "time": "time of a step",
+    "memory": "memory at the peak",
+    "reserved": "reserved memory",
+    "throughput": "samples per second",
+}
+
+
+def _drawn(
+    bars: Sequence[Bar], asked: Amount, title: str, write: Callable[[Any], str], *, sides: Sequence[Side | None]
+) -> vl.Drawing:
+    devices = list(dict.fromkeys(bar.device for bar in bars))
+    names = list(dict.fromkeys(bar.name for bar in bars))
+    pairs = {(bar.device, bar.side) for bar in bars}
+    places = [f"{device} {side}" for device in devices for side in sides if (device, side) in pairs]
+    rows = [
+        {
+            "name": bar.name,
+            "device": bar.device,
+            "side": bar.side or "",
+            "place": f"{bar.device} {bar.side}",
+            "full": _FULL[bar.side] if len(sides) > 1 else _FULL[None],
+            "amount": bar.amount,
+            "text": write(bar.amount),
+        }
+        for bar in bars
+    ]
+    reach = max(abs(bar.amount) for bar in bars) or 1.0
+    low = min(0.0, *(bar.amount for bar in bars)) if len(bars) > 1 else min(0.0, bars[0].amount)
+    unit = "" if asked.is_quotient or asked.dimension.name == "" else asked.dimension.name
+    x = vl.field(
+        "amount:Q", axis=si_axis(title, unit, tickCount=5), scale=dict(domain=[low * 1.2, 1.22 * reach], nice=False)
+    )
+    wide = min(_WIDEST_NAMES, round(_LETTER * max(map(len, names)) + 8))
+    y = grouped_rows("name", len(places), gap=_GAP, limit=on_phone(90, wide), sort=None, labelFontSize=11)
+    offset = vl.field("place:N", sort=places, scale=dict(domain=places))
+    shades = dict(zip(devices, colours(len(devices)), strict=True))
+    legend = legend_on_top(devices) if len(devices) > 1 else None
+    colour = vl.by_word("device:N", shades, legend=legend)
+    dash = {side or "": _DASHES.get(side, [1, 0]) if len(sides) > 1 else [1, 0] for side in sides}
+    grey = dict(symbolType="square", symbolFillColor="transparent", symbolStrokeColor=COLOURS[-1])
+    sides_legend = legend_on_top(list(dash), **grey) if len(sides) > 1 else None
+    blocks = vl.mark("bar", rows, strokeWidth=1, cornerRadiusEnd=1.5).encode(
+        x=x,
+        y=y,
+        yOffset=offset,
+        color=colour,
+        stroke=vl.by_word("device:N", shades, legend=None),
+        fillOpacity=vl.field("full:Q", scale=None, legend=None),
+        strokeDash=vl.by_word("side:N", dash, sort=list(dash), legend=sides_legend),
+        tooltip=vl.tips(name="step", device="device", side="it was", text=title),
+    )
+    texts = vl.mark("text", rows, align="left", dx=4, fontSize=10.5)
+    texts = texts.encode(x=x, y=y, yOffset=offset, text=vl.field("text:N"))
+    height = max(60, len(names) * (max(BAR + 4, BAR * len(places)) + _GAP))
+    return vl.layer(blocks, texts).properties(width=WIDTH - wide - 30, height=height)
+
+
+def _caption(asked: Amount, sides: Sequence[Side | None], devices: Sequence[str]) -> str:
+    parts = []
+    if len(devices) > 1:
+        parts.append("Each colour is a device.")
+    if len(sides) > 1:
+        looks = {"measured": "full bars are measured", "predicted": "lighter ones with dashes predicted",
+                 "estimated": "the lightest by formula"}  # fmt: skip
+        said = ", ".join(looks[side] for side in sides if side is not None)
+        parts.append(f"{said[:1].upper()}{said[1:]}.")
+    elif sides[0] is not None:
+        how = {"measured": "Measured.", "predicted": "Predicted, without running.", "estimated": "By formula."}
+        parts.append(how[sides[0]])
+    about = {METRICS[metric].about for term in asked.terms for metric in _metrics_of(term.name)}
+    parts += (
+        [f"{asked.text}: {text}." for text in sorted(about)] if asked.quantity is not None and len(about) == 1 else []
+    )
+    return " ".join(parts)
+
+
+def _metrics_of(name: str) -> tuple[str, ...]:
+    return tuple(QUANTITIES[name.partition(".")[0]].sides.values())
+
+
+def _table(bars: Sequence[Bar], asked: Amount, title: str, write: Callable[[Any], str]) -> Table:
+    return table_of(
+        (
+            (Column("step", right=False), lambda bar: bar.name),
+            (column("device"), lambda bar: bar.device or None),
+            (Column("it was", right=False, raw="side"), lambda bar: bar.side),
+            (Column(title, write, raw=asked.text), lambda bar: bar.amount),
+        ),
+        bars,
+        leave_out=says_nothing,
+    )
