@@ -359,7 +359,7 @@ def test_two_ledgers_are_put_side_by_side():
     found = make(["recorded:h200/resnet50-infer-fp32", "recorded:h200/resnet50-infer-bf16"])
     names = [section.name for section in found.sections]
     assert names[:3] == ["totals", "layers", "why"]
-    assert [chart.name for chart in found.charts][:2] == ["roofline-a", "roofline-b"]
+    assert [chart.name for chart in found.charts][:3] == ["roofline", "roofline-a", "roofline-b"]
     tree = next(found.trees)
     conv1 = row(tree, "conv1")
     a, b = (column(tree, f"time {side}").values[conv1] for side in "AB")

@@ -103,8 +103,11 @@ def _why(comparison: Comparison) -> Section | None:
 
 
 def _common(comparison: Comparison, sources: tuple[str, str], devices: Sequence[Device]) -> Section | None:
-    """Both on one roofline: where they ran, or predicted on the same device."""
-    sides = zip((comparison.a.ledger, comparison.b.ledger), sources, strict=True)
+    """Both on one roofline: where they ran; an estimate as predicted where the other one ran."""
+    ledgers = (comparison.a.ledger, comparison.b.ledger)
+    sides = zip(ledgers, sources, strict=True)
+    measured = [_device(ledger, devices) for ledger in ledgers if is_measured(ledger)]
+    devices = list({device.name: device for device in measured}.values()) or devices
     steps = [step for ledger, source in sides for step in steps_of_ledger(ledger, source, devices)[0]]
     section = roofline_section(steps, "Both on one roofline")
     return replace(section, name="both") if section.charts else None

@@ -57,7 +57,7 @@ class ReportPredictions:
 
 def predictions_for(ledger: Ledger, devices: Sequence[Device], again: Rebuilt | str) -> ReportPredictions:
     """On devices that can run the step. `again`: the same step by name, or why it cannot be had."""
-    if why := _why_nothing(ledger, devices):
+    if why := why_nothing(ledger, devices):
         nothing = PredictedPart(missing=why)
         return ReportPredictions(nothing, nothing, nothing)
     large = len(ledger.ops) >= _LARGE
@@ -85,7 +85,7 @@ def predictions_for(ledger: Ledger, devices: Sequence[Device], again: Rebuilt | 
     return ReportPredictions(here, sweep, scaling)
 
 
-def _why_nothing(ledger: Ledger, devices: Sequence[Device]) -> str:
+def why_nothing(ledger: Ledger, devices: Sequence[Device]) -> str:
     """Why nothing can be predicted; empty where it can."""
     if not ledger.ops or ledger.header.step is None:
         return "this run has no record of its ops, so nothing can be predicted from it"

@@ -14,7 +14,7 @@ from rooflight.ledger import Ledger
 from rooflight.prediction.resolve_devices import device_of
 from rooflight.reporting.charts.step_points import ReportedStep
 from rooflight.reporting.report.context import context_of
-from rooflight.reporting.report.predictions import runs_from
+from rooflight.reporting.report.predictions import runs_from, why_nothing
 from rooflight.reporting.sections.ledger_documents import is_log
 from rooflight.spec import StepSpec
 from rooflight.study import values
@@ -30,6 +30,8 @@ def steps_of_ledger(ledger: Ledger, source: str, devices: Sequence[Device]) -> t
     if is_measured(ledger) and ledger.header.target != "cpu" and (ran_on is None or ran_on.kind == "gpu"):
         return [_measured(ledger, source, ran_on)], []
     context = context_of(ledger, source=source, devices=devices)
+    if why := why_nothing(ledger, context.devices):
+        return [], [f"{_named(source, ledger)}: {why}"]
     # Each device runs an estimate in its own way: what the first would make of it is nothing to the others.
     plain = context.elsewhere if context.ran_on_cpu else ledger
     steps, notes = [], [f"{_named(source, ledger)}: {why}" for why in context.left_out]
