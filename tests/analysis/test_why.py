@@ -408,9 +408,9 @@ LEDGERS = {
     "region": a_region,
     "toy": toy,
     "toy, compiled": compiled,
-    "ncu": lambda: read_log(ROOT / "tests" / "data" / "ncu" / "h200_mnist_raw.csv.gz"),
-    "ncu's console": lambda: read_log(ROOT / "tests" / "data" / "ncu" / "h200_mnist_console.log.gz"),
-    "trace": lambda: read_log(ROOT / "tests" / "data" / "timeline" / "resnet18_plain.json.gz"),
+    "ncu": lambda: read_log((ROOT / "tests" / "data" / "ncu" / "h200_mnist_raw.csv.gz",)),
+    "ncu's console": lambda: read_log((ROOT / "tests" / "data" / "ncu" / "h200_mnist_console.log.gz",)),
+    "trace": lambda: read_log((ROOT / "tests" / "data" / "timeline" / "resnet18_plain.json.gz",)),
 }
 MADE: dict[str, Ledger] = {}
 

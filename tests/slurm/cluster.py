@@ -26,6 +26,8 @@ from pathlib import Path
 NODES = ("node1", "node2", "node3")
 CONTROLLER = "slurmctld"
 PARTITION = "gpu"
+OF_NODES = {"old": ("node3",), "new": ("node1", "node2")}
+"""Partitions of some nodes only, as clusters have them for every kind of GPU."""
 GPUS = ("/dev/null", "/dev/zero")
 """Slurm wants a character device for every GPU, and looks no further."""
 MOST_IN_ARRAY = 9
@@ -71,6 +73,7 @@ SlurmdParameters=config_overrides
 GresTypes=gpu
 {nodes}
 PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+{partitions}
 """
 
 
@@ -279,7 +282,9 @@ class Keeper:
         (folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in GPUS))
         (folder / "slurm.conf").write_text(
             _CONF.format(folder=folder, host=host, port=controller, user=getpass.getuser(), nodes="\n".join(nodes),
-                         partition=PARTITION, largest=MOST_IN_ARRAY + 1)
+                         partition=PARTITION, largest=MOST_IN_ARRAY + 1,
+                         partitions="\n".join(f"PartitionName={name} Nodes={','.join(nodes)} MaxTime=INFINITE State=UP"
+                                              for name, nodes in OF_NODES.items()))
         )  # fmt: skip
 
     def _start(self, program: str, *arguments: str, known_as: str = "") -> None:

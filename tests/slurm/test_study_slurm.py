@@ -315,3 +315,22 @@ def test_a_cluster_ends_with_whoever_started_it(possible: None) -> None:
         return not Path(folder).exists() and not any(folder.encode() in line or b"4242" in line for line in lines)
 
     wait_for(is_gone, "the end of the cluster")
+
+
+def test_cells_go_where_the_nodes_of_their_device_are(site: Site) -> None:
+    """Two partitions, a device each: no job holds cells of both, and both run at the same time."""
+    plan = site.plan(f'model = "{GATED}"\nbatch = [1, 2]\non = "v100"', f'model = "{GATED}"\nbatch = 4\non = "a100"')
+    plan.write_text(
+        plan.read_text()
+        + '[slurm]\ngres = "gpu:1"\n[slurm.device.v100]\npartition = "old"\n[slurm.device.a100]\npartition = "new"\n'
+    )
+    command = site.start(plan, "-o", site.folder, "--launcher", "slurm")
+    site.wait_at_the_gate(3)
+    nodes = Counter(node for _, node in site.at_the_gate())
+    assert nodes["node3"] == 2
+    assert nodes["node1"] + nodes["node2"] == 1
+    assert len(site.jobs()) == 2
+    site.open_gate()
+    said = site.finish(command)
+    assert "Slurm: submitted 2 cells to old as job" in said and "Slurm: submitted 1 cell to new as job" in said
+    assert [row.state for row in site.rows()] == ["done"] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from rooflight.errors import BadInput
 from rooflight.study.cell import StudyCell
+from rooflight.study.plan import read_plan, to_toml
 from rooflight.study.slurm import queue
 from rooflight.study.slurm.options import SlurmOptions, asked, minutes
 from rooflight.study.slurm.records import SubmissionRecords, begun
@@ -191,3 +193,91 @@ def test_the_states_of_tasks() -> None:
     assert all(queue.SlurmTask("1", state).is_broken for state in broken)
     assert queue.SlurmTask("1", "COMPLETED").has_ended
     assert not queue.SlurmTask("1", "COMPLETED").is_broken
+
+
+# --- a device's cells go where its nodes are ---
+
+PLACED = """
+[grid]
+model = "mnist-cnn"
+batch = [1, 2]
+on = ["v100", "a100", "h100"]
+
+[slurm]
+account = "physics"
+cpus_per_task = 4
+setup = "module load cuda"
+
+[slurm.device.v100]
+partition = "old"
+gres = "gpu:v100:1"
+time = "2:00:00"
+
+[slurm.device.a100]
+partition = "new"
+cpus-per-task = 16
+setup = ["module load nccl"]
+exclusive = true
+"""
+
+
+def scripts(told: str) -> dict[str, dict[str, str | None]]:
+    """Options of every script in a dry run, by its first line."""
+    found: dict[str, dict[str, str | None]] = {}
+    for part in told.split("would submit ")[1:]:
+        options = re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", part, flags=re.MULTILINE)
+        found[part.partition(" to Slurm")[0]] = {name: value or None for name, value in options}
+    return found
+
+
+def test_a_job_holds_cells_of_one_device(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLACED)
+    given = ("--launcher", "slurm", "--dry-run", "--account", "chemistry", "--partition", "any")
+    done = study(tmp_path, "plan.toml", "-o", "found", *given)
+    assert done.returncode == 0, done.stderr
+    told = scripts(done.stdout)
+    old, new = (next(told[key] for key in told if key.startswith(f"2 cells on {name}")) for name in ("v100", "a100"))
+    others = told["2 cells"]
+    assert len(told) == 3
+    assert {name: old[name] for name in ("partition", "gres", "time", "cpus-per-task", "array")} == {
+        "partition": "old", "gres": "gpu:v100:1", "time": "120", "cpus-per-task": "4", "array": "0-1%2",
+    }  # fmt: skip
+    assert (new["partition"], new["cpus-per-task"], "exclusive" in new, "gres" in new) == ("new", "16", True, False)
+    # h100 has nothing of its own: what the command line says counts more than [slurm], and less than a device's own.
+    assert (others["partition"], others["cpus-per-task"], others["time"]) == ("any", "4", "60")
+    assert {options["account"] for options in told.values()} == {"chemistry"}
+    blocks = done.stdout.split("would submit ")
+    nccl = [block for block in blocks if "module load nccl" in block]
+    assert len(nccl) == 1 and "module load cuda\nmodule load nccl" in nccl[0]
+    for block in blocks[1:]:
+        cells = block.partition("one cell a task:")[2]
+        assert sum(f"fp32-{device}" in cells for device in ("v100", "a100", "h100")) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            '[slurm.device.h200]\npartition = "x"',
+            "[slurm.device.h200]: no cell of this study is on it: its devices are v100",
+        ),
+        ("[slurm.device.v100]\npartition = 7.5", '[slurm.device.v100] partition: one value, such as partition = "..."'),
+        ('[slurm.device.v100]\narray = "0-3"', "[slurm.device.v100]: --slurm array is not yours to set"),
+        ('[slurm]\ntime = "soon"', "[slurm]: --time wants minutes"),
+        ('[slurm]\nmax_parallel = "many"', "[slurm] max_parallel is a whole number, got 'many'"),
+        ('[slurm]\ndevice = "v100"', "[slurm.device.NAME] is a table of options"),
+        ('[slurm.device.v100]\nqos = "a"\n[slurm.device.V100_SXM2]\nqos = "b"', "are the same device"),
+    ],
+)
+def test_a_plan_whose_slurm_is_wrong(wrong: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(f'[grid]\nmodel = "mnist-cnn"\non = "v100"\n{wrong}\n')
+    with pytest.raises(BadInput) as caught:
+        read_plan(tmp_path / "plan.toml")
+    assert said in str(caught.value)
+
+
+def test_a_plan_with_slurm_is_written_and_read_again(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLACED)
+    plan, _ = read_plan(tmp_path / "plan.toml")
+    (tmp_path / "again.toml").write_text(to_toml(plan))
+    assert read_plan(tmp_path / "again.toml")[0] == plan

@@ -62,7 +62,7 @@ def command(**options: Any) -> None:
         show(document(to), to)
 
 
-def _read(paths: tuple[Path, ...], device: str | None) -> Ledger:
+def _read(paths: tuple[Path, ...], device: str | None = None) -> Ledger:
     import msgspec
 
     from rooflight.profiles import read

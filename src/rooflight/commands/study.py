@@ -98,7 +98,7 @@ def command(what: str, **options: Any) -> None:
             from rooflight.study.launch import outline
 
             lines = outline(store, elsewhere=options["launcher"] == "slurm")
-            emit("\n".join([*lines, *to_make_again(store)[1], launcher.dry_run(store.folder, store.waiting())]))
+            emit("\n".join([*lines, *to_make_again(store)[1], launcher.dry_run(store)]))
             return
         for line in make_ready(store, retry=options["retry"]):
             say(line)
@@ -127,7 +127,7 @@ def _launcher(options: Mapping[str, Any]) -> LocalLauncher | SlurmLauncher:
             raise BadInput("--workers is for --launcher local: --max-parallel says how many cells Slurm runs at a time")
         from rooflight.study.slurm.launcher import SlurmLauncher
 
-        return SlurmLauncher(asked(options), status=say)
+        return SlurmLauncher(asked(options), given=options, status=say)
     of_slurm = (*NAMED, "max_parallel", "slurm", "setup", "python", "cancel")
     given = [name for name in of_slurm if options[name] not in (None, (), False)]
     if given:

@@ -26,7 +26,7 @@ class Launcher(Protocol):
 
     def run(self, folder: Path, waiting: list[StudyCell], progress: Progress) -> None: ...
 
-    def dry_run(self, folder: Path, waiting: list[StudyCell]) -> str:
+    def dry_run(self, store: Store) -> str:
         """What `run` would do, in words."""
         ...
 

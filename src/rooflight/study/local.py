@@ -73,10 +73,11 @@ class LocalLauncher:
     def when_interrupted(self, folder: Path) -> str:
         return f"go on with: {self.command(folder)}"
 
-    def dry_run(self, folder: Path, waiting: list[StudyCell]) -> str:
+    def dry_run(self, store: Store) -> str:
         """The processes that would be started."""
+        folder = store.folder
         lines = [f"up to {self.workers} processes that compute: {worker_command(folder)}"]
-        here = [cell for cell in waiting if is_here(cell.on) and cell.is_on_one_device]
+        here = [cell for cell in store.waiting() if is_here(cell.on) and cell.is_on_one_device]
         for slot in dict.fromkeys(slot for slots, _ in _by_places(here) for slot in slots):
             prefix = "".join(f"{name}={value} " for name, value in slot.environment.items())
             lines.append(f"one process for every measurement: {prefix}{worker_command(folder)}")

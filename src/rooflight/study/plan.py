@@ -24,6 +24,7 @@ from rooflight.parallel import layout
 from rooflight.spec import FIELDS, Field, fields_for
 from rooflight.study.cell import HERE, StudyCell, StudyRow
 from rooflight.study.hypotheses import StudyClaim, parse, unknown_names
+from rooflight.study.slurm.placement import check_placement
 
 MOST_CELLS = 100_000
 """More of them are a mistake in the grid."""
@@ -90,6 +91,8 @@ class StudyPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Limit for the estimate, the prediction or the measurement of a cell."""
     repeat: int = 20
     """Timed steps per measurement, of which the median is taken."""
+    slurm: dict[str, Any] = {}
+    """What is asked of Slurm, for all cells and for those on a device: see `slurm.placement`."""
     claim: tuple[StudyClaim, ...] = ()
     """What is to be judged."""
 
@@ -150,9 +153,16 @@ def check(plan: StudyPlan, where: str) -> None:
         raise BadInput(f"{where}: timeout_s must be above 0, got {plan.timeout_s:g}")
     if plan.repeat < 1:
         raise BadInput(f"{where}: repeat must be at least 1, got {plan.repeat}")
+    if plan.slurm:
+        check_placement(plan.slurm, _devices(plan), where)
     _check_once("layers", plan.layers, where)
     if any(not layer.strip() for layer in plan.layers):
         raise BadInput(f"{where}: layers: an empty name, leave it out")
+
+
+def _devices(plan: StudyPlan) -> list[str]:
+    """Those that its grids name."""
+    return list(dict.fromkeys(on for grid in plan.grid for on in _values(grid, "on") if on is not None))
 
 
 def check_claims(plan: StudyPlan, where: str) -> None:
@@ -323,7 +333,12 @@ def merged(old: StudyPlan, new: StudyPlan, where: str) -> StudyPlan:
     else:
         grids = (*old.grid, *(grid for grid in new.grid if grid not in old.grid))
     return replace(
-        new, grid=grids, title=new.title or old.title, about=new.about or old.about, claim=new.claim or old.claim
+        new,
+        grid=grids,
+        title=new.title or old.title,
+        about=new.about or old.about,
+        slurm=new.slurm or old.slurm,
+        claim=new.claim or old.claim,
     )
 
 

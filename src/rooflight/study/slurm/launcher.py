@@ -9,39 +9,40 @@ from __future__ import annotations
 
 import secrets
 import shlex
-import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rooflight.study.cell import StudyCell
 from rooflight.study.journal import Progress
+from rooflight.study.plan import StudyPlan
 from rooflight.study.slurm import queue
+from rooflight.study.slurm.follower import Follower, Status, is_alive, record_failure, why
 from rooflight.study.slurm.options import SlurmOptions
-from rooflight.study.slurm.queue import NoAnswer, SlurmTask
+from rooflight.study.slurm.placement import SlurmPlacement, placement
+from rooflight.study.slurm.queue import SlurmTask
 from rooflight.study.slurm.records import LOCK, SubmissionRecords, begun
 from rooflight.study.slurm.submission import check_installed, script, submit
 from rooflight.study.store import Store, open_study
 
 T = TypeVar("T")
-Status = Callable[[str], None]
-"""Told, in words, how the tasks stand."""
-LOOK_S = 1.0
-"""How often the journal is looked at."""
-_ASK_MOST_S = 30.0
-"""Slurm is asked as often at first, and ever less often, down to this."""
-_LATE_S = 5.0
-"""On a shared file system, what a task has written may be seen so much later than its end; what is seen later still
-counts, and more than a failure that was recorded meanwhile."""
 
 
 class SlurmLauncher:
-    """Every cell a task of its own, as many at once as `options` allow."""
+    """Every cell a task of its own, as many at once as `options` allow.
 
-    def __init__(self, options: SlurmOptions, *, status: Status = lambda text: None) -> None:
+    `given`: the same as the command line has them, to be joined with what the plan asks for itself."""
+
+    def __init__(
+        self, options: SlurmOptions, *, given: Mapping[str, Any] | None = None, status: Status = lambda text: None
+    ) -> None:
         self.options = options
+        self._given = given
         self._status = status
+
+    def placement(self, plan: StudyPlan) -> SlurmPlacement:
+        """The options of every cell of this plan."""
+        return placement(plan.slurm, self._given) if self._given is not None else placement(plan.slurm)
 
     def run(self, folder: Path, waiting: list[StudyCell], progress: Progress) -> None:
         check_installed()
@@ -52,20 +53,23 @@ class SlurmLauncher:
                 followed = self._take_on(store, waiting)
             Follower(store, followed, self._status).follow()
 
-    def dry_run(self, folder: Path, waiting: list[StudyCell]) -> str:
+    def dry_run(self, store: Store) -> str:
         check_installed()
-        folder = folder.resolve()
-        records = SubmissionRecords(folder)
+        waiting, placed = store.waiting(), self.placement(store.plan)
+        records = SubmissionRecords(store.folder.resolve())
         submitted = {cell for submission in records.read() for cell in submission.cells}
         cells = [cell for cell in waiting if cell.id not in submitted]
         lines = []
-        for number, part in enumerate(_parts(cells, queue.MOST_IN_ARRAY)):
-            text = script(records.logs, len(part), name="rooflight-TOKEN", options=self.options)
-            at_once = min(len(part), self.options.max_parallel)
-            after = ", after those before" if number else ""
-            lines += [f"would submit {_cells(len(part))} to Slurm, {at_once} at a time{after}, with this script:", ""]
-            lines += [*text.strip().splitlines(), "", "one cell a task:"]
-            lines += [f"{task:5}  {cell.id}" for task, cell in enumerate(part)]
+        for device, group in placed.groups(cells).items():
+            options = placed.options_of(device)
+            for number, part in enumerate(_parts(group, queue.MOST_IN_ARRAY)):
+                text = script(records.logs, len(part), name="rooflight-TOKEN", options=options)
+                at_once = min(len(part), options.max_parallel)
+                what = f"{_cells(len(part))}{f' on {device}' if device else ''}"
+                after = ", after those before" if number else ""
+                lines += [f"would submit {what} to Slurm, {at_once} at a time{after}, with this script:", ""]
+                lines += [*text.strip().splitlines(), "", "one cell a task:"]
+                lines += [f"{task:5}  {cell.id}" for task, cell in enumerate(part)]
         if len(cells) < len(waiting):
             lines.append(
                 f"{_cells(len(waiting) - len(cells))} submitted before would not be submitted again while "
@@ -125,20 +129,32 @@ class SlurmLauncher:
         others = [cell for name, cell in wanted.items() if name not in broken]
         for name, task in broken.items():
             record_failure(store, wanted[name], why(task, records), others=others)
-        left = [name for name in wanted if name not in alive and name not in broken]
-        new = self._submit(store, left, records, after=queue.arrays_of(alive.values()))
+        left = [cell for name, cell in wanted.items() if name not in alive and name not in broken]
+        placed = self.placement(store.plan)
+        new: dict[str, str] = {}
+        for device, cells in placed.groups(left).items():
+            ahead = [job for name, job in alive.items() if _is_on(store, name, device, placed)]
+            names, options = [cell.id for cell in cells], placed.options_of(device)
+            new |= self._submit(store, names, records, options=options, after=queue.arrays_of(ahead))
         return {name: job for name, job in alive.items() if name in wanted} | new
 
     def _submit(
-        self, store: Store, cells: Sequence[str], records: SubmissionRecords, *, after: list[str]
+        self,
+        store: Store,
+        cells: Sequence[str],
+        records: SubmissionRecords,
+        *,
+        options: SlurmOptions,
+        after: list[str],
     ) -> dict[str, str]:
-        """Arrays that wait for one another: together they keep to the limit that each has."""
+        """Arrays that wait for one another: together they keep to the limit that each has. Those of another device
+        are another queue."""
         submitted: dict[str, str] = {}
         for part in _parts(cells, queue.most_in_array() if cells else 1):
             submission = begun(secrets.token_hex(4), part)
             records.write(submission)
             try:
-                jobs = submit(records.logs, store.folder, part, name=submission.name, options=self.options, after=after)
+                jobs = submit(records.logs, store.folder, part, name=submission.name, options=options, after=after)
             except Exception:
                 records.remove(submission)
                 raise
@@ -146,8 +162,15 @@ class SlurmLauncher:
             records.write(submission)
             submitted |= submission.tasks
             after = queue.arrays_of(jobs)
-            self._status(f"Slurm: submitted {_cells(len(part))} as job {after[0]}")
+            where = f" to {options.partition}" if options is not self.options and options.partition else ""
+            self._status(f"Slurm: submitted {_cells(len(part))}{where} as job {after[0]}")
         return submitted
+
+
+def _is_on(store: Store, cell_id: str, device: str, placed: SlurmPlacement) -> bool:
+    """Does the cell go where cells of this device go? One that the plan no longer has goes with all others."""
+    cell = store.by_id.get(cell_id)
+    return device == ("" if cell is None else placed.device_of(cell))
 
 
 def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:
@@ -156,145 +179,3 @@ def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:
 
 def _cells(count: int) -> str:
     return "1 cell" if count == 1 else f"{count} cells"
-
-
-# --- following tasks to their end ---
-
-
-class Follower:
-    """Knows from the journal what is finished, and asks Slurm about the rest."""
-
-    def __init__(self, store: Store, followed: Mapping[str, str], status: Status) -> None:
-        self._store = store
-        self._records = SubmissionRecords(store.folder)
-        self._left = dict(followed)
-        """Job ids by cell, of cells that are not finished."""
-        self._status = status
-        self._told = ""
-        self._seen: dict[str, SlurmTask] = {}
-        """The last that Slurm said of each task."""
-        self._ended: dict[str, float] = {}
-        """Since when tasks are known to have ended, of cells that are not finished."""
-
-    def follow(self) -> None:
-        began = time.monotonic()
-        ask_at = began
-        while self._look():
-            if time.monotonic() >= ask_at:
-                self._ask()
-                now = time.monotonic()
-                pace = min(_ASK_MOST_S, max(LOOK_S, (now - began) / 20))
-                ask_at = now + (LOOK_S if self._ended else pace)
-            if self._left:
-                time.sleep(LOOK_S)
-        self._forget_all()
-
-    def _look(self) -> bool:
-        """Is anything left, by the journal?"""
-        self._store.refresh()
-        by_id = self._store.by_id
-        self._left = {cell: job for cell, job in self._left.items() if self._store.open_sides(by_id[cell])}
-        return bool(self._left)
-
-    def _ask(self) -> None:
-        try:
-            tasks = queue.tasks(set(self._left.values()))
-        except NoAnswer as error:
-            self._say(f"Slurm does not answer, waiting for it ({error})")
-            return
-        words = _in_words([tasks[job] for job in self._left.values() if job in tasks])
-        self._say(f"Slurm: {words}" if words else "")
-        gone = {job for job in self._left.values() if not is_alive(tasks.get(job))}
-        since = {job: self._ended.get(job, time.monotonic()) for job in gone}
-        # What has ended may have finished its cell in its last moment, and a task on its way back into the queue may
-        # seem to have ended: both are looked at once more.
-        again, self._ended = gone & set(self._ended), since
-        if again and self._look():
-            for cell, job in [(cell, job) for cell, job in self._left.items() if job in again]:
-                self._end(cell, job, tasks.get(job))
-        self._seen |= tasks
-
-    def _end(self, cell_id: str, job: str, task: SlurmTask | None) -> None:
-        """A task has ended, and its cell is not finished: it never will be."""
-        cell = self._store.by_id[cell_id]
-        if task is not None and not task.is_broken:
-            if time.monotonic() - self._ended[job] < _LATE_S:
-                return
-            if self._store.open_sides(cell) == ["measured"]:  # it only waits for a device
-                del self._left[cell_id]
-                return
-        with self._store.locks.holding(LOCK):
-            wanted = {name for submission in self._records.read() for name in submission.cells}
-            self._records.drop([cell_id])
-        del self._left[cell_id]
-        if cell_id in wanted:  # else it was cancelled here, with rooflight, and waits
-            others = [self._store.by_id[other] for other in self._left]
-            record_failure(self._store, cell, self._reason(job, task), others=others)
-
-    def _reason(self, job: str, task: SlurmTask | None) -> str:
-        if task is not None:
-            return why(task, self._records)
-        before = self._seen.get(job)
-        if before is not None and before.state == "PENDING":
-            return f"Slurm: task {job} was cancelled before it began"
-        return f"Slurm no longer knows task {job}, which left no result{_said(self._records, job)}"
-
-    def _say(self, text: str) -> None:
-        if text and text != self._told:
-            self._told = text
-            self._status(text)
-
-    def _forget_all(self) -> None:
-        """Submissions with nothing left to do are not looked for again."""
-        with self._store.locks.holding(LOCK):
-            by_id = self._store.by_id
-            finished = [
-                cell
-                for submission in self._records.read()
-                for cell in submission.cells
-                if cell not in by_id or not self._store.open_sides(by_id[cell])
-            ]
-            self._records.drop(finished)
-
-
-def is_alive(task: SlurmTask | None) -> bool:
-    return task is not None and not task.has_ended
-
-
-def record_failure(store: Store, cell: StudyCell, reason: str, *, others: Collection[StudyCell]) -> None:
-    """All of a cell that is open has failed, but for what another task does for it as well or is at just now."""
-    shared = {other.key(side) for other in others for side in store.sides(other)}
-    for side in store.sides(cell):
-        if cell.key(side) not in shared:
-            store.fail(cell, side, reason)
-
-
-def why(task: SlurmTask, records: SubmissionRecords) -> str:
-    """Slurm's reason in one line."""
-    where = f"task {task.job}" + (f" on {task.node}" if task.node else "")
-    reason = f" ({task.reason})" if task.reason not in ("", "None", "NonZeroExitCode") else ""
-    if task.state == "TIMEOUT":
-        return f"Slurm: {where} reached its time limit: give more with --time"
-    if task.state == "CANCELLED":
-        return f"Slurm: {where} was cancelled" + ("" if task.node else " before it began")
-    if task.state == "OUT_OF_MEMORY":
-        return f"Slurm: {where} was out of memory: give more with --slurm mem=..."
-    return f"Slurm: {where} ended as {task.state.replace('_', ' ').lower()}{reason}{_said(records, task.job)}"
-
-
-def _said(records: SubmissionRecords, job: str) -> str:
-    words = records.last_words(job)
-    return f": {words[:200]}" if words else ""
-
-
-def _in_words(tasks: Sequence[SlurmTask]) -> str:
-    """`3 running on node1, node2; 9 pending (Priority)`."""
-    parts = []
-    for state, count in sorted(Counter(task.state for task in tasks if not task.has_ended).items(), reverse=True):
-        alike = [task for task in tasks if task.state == state]
-        nodes = sorted({task.node for task in alike if task.node})
-        reasons = sorted({task.reason for task in alike} - {"", "None"})
-        where = f" on {', '.join(nodes)}" if nodes else ""
-        why = f" ({', '.join(reasons)})" if reasons and not nodes else ""
-        parts.append(f"{count} {state.replace('_', ' ').lower()}{where}{why}")
-    return "; ".join(parts)
