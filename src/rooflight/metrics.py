@@ -223,6 +223,7 @@ ESTIMATED: dict[str, Metric] = _named((
     _formula("params", "count", "params", "parameters, each once",
              spelled="parameters; param; parameter count; total parameters; total params; number of parameters; "
                      "#params; # params; weights"),
+    _formula("param_bytes", "byte", "parameters", "bytes of the parameters, each once", additive=False),
     _formula("intensity", "flop/byte", "FLOP/B", "FLOPs that must be computed (causal matrix work, recomputation "
                                                  "and other arithmetic) per compulsory byte", additive=False,
              spelled="arithmetic intensity; ai; operational intensity; flop/b; flop/byte; flops/byte; flops per byte"),
@@ -328,6 +329,8 @@ DERIVED: dict[str, Metric] = _named((
            spelled="tokens/s; tokens per second"),
     _speed("flops_per_s", "flop/second", "FLOP/s", "FLOPs over time, of the scope named beside it",
            spelled="flop/s; flops/s; achieved flop/s; gflop/s; achieved performance"),
+    _speed("executed_flops_per_s", "flop/second", "executed FLOP/s", "executed FLOPs, of all units, by time"),
+    _speed("bytes_per_s", "byte/second", "B/s", "compulsory bytes by time"),
     _speed("dram_bytes_per_s", "byte/second", "DRAM B/s", "DRAM bytes by time",
            spelled="achieved bandwidth; memory throughput; dram throughput; bandwidth used; bytes/s"),
     _speed("mfu", "part", "MFU", "useful FLOPs, each at the peak of the precision it runs in, as part of the wall "
@@ -350,6 +353,8 @@ DERIVED: dict[str, Metric] = _named((
     Metric("gain", "part", "gain", "throughput with a change over throughput without it, minus 1", "advice",
            write=gain_text),
     Metric("saved_bytes", "byte", "saved", "memory of the device that a change saves", "advice"),
+    _memory("footprint_bytes", "footprint", "memory of a layer: its parameters, the outputs of its ops and, where it "
+                                            "is known, the largest workspace that one of them borrows"),
     _memory("device_bytes", "memory", "memory in use on the device, as nvidia-smi shows it: reserved, CUDA context "
                                       "and libraries",
             spelled="gpu memory; total gpu memory; actual gpu memory; nvidia-smi; memory in use; device memory; "

@@ -21,6 +21,7 @@ from rooflight.ledger import Kernel, Ledger, Measurement, Value
 from rooflight.prediction.result import Predictions
 from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import COLOURS, Chart, config
+from rooflight.reporting.charts.charted_quantity import THROUGHPUT, TIME
 from rooflight.reporting.charts.devices import devices_chart
 from rooflight.reporting.charts.encodings import log_ticks
 from rooflight.reporting.charts.lanes import lanes_chart
@@ -507,13 +508,13 @@ def test_scaling_beside_the_ideal(scaled: Predictions) -> None:
 
 def test_lines_of_a_study() -> None:
     """Measured first; a series needs two batches and values above 0."""
-    found = [(line.series, line.side, line.points) for line in lines_of(study_rows(), "time")]
+    found = [(line.series, line.side, line.points) for line in lines_of(study_rows(), TIME)]
     assert found == [
         ("h200", "measured", ((1, 1e-3), (8, 5e-3))),
         ("h200", "predicted", ((1, 2e-3), (8, 4e-3))),
         ("a100", "predicted", ((1, 3e-3), (8, 6e-3))),
     ]
-    assert lines_of(study_rows(), "throughput") == []
+    assert lines_of(study_rows(), THROUGHPUT) == []
     chart, cells = study_charts([*study_rows("one"), study_rows("two")[0]])
     assert (chart.name, chart.title) == ("batch-1-time", "Time of a step: one")
     assert len(values_of(chart.spec)) == 6

@@ -321,7 +321,7 @@ def test_the_html_is_one_file_that_loads_nothing() -> None:
     assert content.count('<span class="v held">') == 2
     assert content.count('<span class="v refuted">') == 1
     assert content.count('<span class="v open">') == 2
-    assert content.count('data-chart="') == 6  # two models: time, throughput, memory
+    assert content.count('data-chart="') == 8  # two models: time, throughput, memory, FLOPs
     assert "time(resnet50) > 2 * time(resnet18)" in "".join(checker.text)
 
 

@@ -42,9 +42,10 @@ _USUAL = "h200,a100,v100"
 @click.option(
     "--of",
     metavar="QUANTITY",
-    help="What --chart bars draws: params, flops, memory, time, ..., or one over another, as in "
-    "'flops.measured / flops.estimated'.",
+    help="What --chart bars and --chart batch draw: params, flops, memory, time, ...; of bars also one over another, "
+    "as in 'flops.measured / flops.estimated'.",
 )
+@click.option("--layer", metavar="LAYER", help="Draw that of one layer: with --chart batch, of a study's --layers.")
 @click.option("--dark", is_flag=True, help="Draw the chart for a dark background.")
 @click.option(
     "--section",
@@ -152,8 +153,12 @@ def _check(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> No
             "--section, --chart and --dark are of a file: name one, such as -o report.html or -o "
             "roofline.png, or say the form with --to"
         )
-    if options["of"] is not None and options["chart"] != "bars":
-        raise BadInput("--of says what --chart bars draws: add it")
+    if options["of"] is not None and options["chart"] not in ("bars", "batch"):
+        raise BadInput("--of says what --chart bars or --chart batch draws: add one of them")
+    if options["layer"] is not None and options["chart"] != "batch":
+        raise BadInput("--layer says of which layer --chart batch draws a quantity: add it")
+    if options["chart"] == "batch" and not paths[0].is_dir():
+        raise BadInput("--chart batch is of a study's folder: of a ledger, --chart sweep shows other batches")
     if len(paths) > 1 and any(path.is_dir() for path in paths):
         raise BadInput("a study is reported alone: leave the others out")
     if not paths[0].is_dir():
@@ -256,4 +261,5 @@ def _study(folder: Path, options: Mapping[str, Any], form: str) -> None:
     if form == "text":
         show(study_document(study.rows, study.plan, folder=str(folder)), "text")
     else:
-        _write(report_of_study(study, chart=options["chart"], of=options["of"]), options, form)
+        report = report_of_study(study, chart=options["chart"], of=options["of"], layer=options["layer"])
+        _write(report, options, form)

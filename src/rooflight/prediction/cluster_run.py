@@ -350,6 +350,7 @@ def _of_rank(alone: Prediction, run: ParallelStep, many: ClusterPrediction) -> P
         many=many,
         advice=(),
         op_times_s=(),
+        op_least_s=(),
         roofline=None,
         mfu=None if alone.mfu is None else alone.mfu * alone.time_s / many.one_gpu_time_s * many.efficiency,
         gpu_time_s=gpu_s,

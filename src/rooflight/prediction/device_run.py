@@ -121,6 +121,7 @@ def _prediction(
         phases={phase: time_s for phase, time_s in zip(PHASES, by_phase, strict=True) if time_s},
         ops=costliest(step, seconds, limits, device),
         op_times_s=tuple(seconds.tolist()),
+        op_least_s=tuple(zip(limits.compute_s[kinds].tolist(), limits.memory_s[kinds].tolist(), strict=True)),
         **of_tier,
     )
 

@@ -275,6 +275,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Was advice looked for?"""
     op_times_s: tuple[float, ...] = ()
     """Of every op of the step, in its order."""
+    op_least_s: tuple[tuple[float, float], ...] = ()
+    """Of the same ops, the least times at the roofs: of compute and of memory."""
     roofline: dict[str, Any] | None = None
     """Roofs, ridges and points, where they were asked for."""
     memory: Memory | None = None

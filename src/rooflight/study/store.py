@@ -31,6 +31,7 @@ from rooflight.study.cell import SIDES, Key, Side, StudyCell, StudyRow, values_n
 from rooflight.study.journal import JOURNAL, JournalEntry, LedgerFile, StudyJournal, broken, failed
 from rooflight.study.locks import Locks
 from rooflight.study.plan import StudyPlan, merged, read_plan, to_toml
+from rooflight.study.rates import with_rates
 
 PLAN, LEDGERS, LOCK, INDEX = "study.toml", "ledgers", "lock", "index.json"
 INDEX_VERSION = 1
@@ -79,7 +80,9 @@ class Store(StudyJournal):
         return StudyRow(
             cell=cell,
             state="waiting" if len(entries) < len(sides) else "failed" if failures else "done",
-            values={name: value for entry in entries.values() for name, value in entry.values.items()},
+            values=with_rates(
+                cell, {name: value for entry in entries.values() for name, value in entry.values.items()}
+            ),
             facts={name: fact for entry in entries.values() for name, fact in entry.facts.items()},
             failures=failures,
             notes=tuple(dict.fromkeys(notes)),
@@ -245,7 +248,7 @@ def _rows_in(path: Path) -> list[StudyRow]:
             f"{path} has format {index.format_version}, and this rooflight reads {INDEX_VERSION}: use the "
             "rooflight that wrote it"
         )
-    return [msgspec.structs.replace(row, values=values_now(row.values)) for row in index.rows]
+    return [msgspec.structs.replace(row, values=with_rates(row.cell, values_now(row.values))) for row in index.rows]
 
 
 def _begun(folder: Path) -> str:

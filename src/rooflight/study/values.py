@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from rooflight import summary
 from rooflight.analysis.cause import account
 from rooflight.analysis.flop_causes import explain_flops
-from rooflight.analysis.verdicts import step_verdict
+from rooflight.analysis.verdicts import Judge
 from rooflight.errors import RooflightError
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger, is_inside, total
-from rooflight.metrics import FIT_WORDS, intensity, ratio
+from rooflight.metrics import FIT_WORDS, bound, intensity, percent_of_roof, ratio
 from rooflight.study.cell import QUANTITIES, Side
 from rooflight.summary import measured_rows, measured_step
 from rooflight.summary.functions import row_names
 from rooflight.summary.measured import Measured
+from rooflight.summary.measured_rows import MeasuredRow
 from rooflight.summary.sums import Sums
 
 if TYPE_CHECKING:
-    from rooflight.analysis.verdicts import StepVerdict
     from rooflight.prediction.result import Prediction
 
 Number = int | float
@@ -39,8 +39,18 @@ def estimated(ledger: Ledger, layers: Sequence[str] = ()) -> Values:
     values = _named(numbers, "estimated")
     for row in summary.rows(ledger, "module") if layers else ():
         if row.name in layers:
-            values |= _named(_by_metric("estimated", row.totals, row), "estimated", row.name)
+            sizes = _sizes(ledger, row.name)
+            values |= _named({**_by_metric("estimated", row.totals, row), **sizes}, "estimated", row.name)
     return values
+
+
+def _sizes(ledger: Ledger, layer: str) -> dict[str, Number | None]:
+    """Memory of one layer: what it holds, and what its ops make."""
+    held = sum(module.param_bytes for module in ledger.modules if is_inside(module.path, layer))
+    ours = {op.index for op, name in zip(ledger.ops, row_names(ledger), strict=True) if is_inside(name, layer)}
+    made = [storage for storage in ledger.storages if storage.born in ours and not storage.host]
+    output = sum(storage.nbytes for storage in made) if ledger.storages else None
+    return {"param_bytes": held, "output": output, "footprint": None if output is None else held + output}
 
 
 def missing_layers(ledger: Ledger, layers: Sequence[str]) -> tuple[str, ...]:
@@ -58,18 +68,43 @@ def predicted(
     if prediction.many is not None:  # these are of one GPU alone
         numbers |= {"percent_of_roof": None, "kernels": None}
     values = _named(numbers, "predicted")
-    times = prediction.op_times_s
-    if traced is not None and len(traced.ops) == len(times):
-        names = row_names(traced) if layers else []
-        for layer in layers:
-            inside = [time for name, time in zip(names, times, strict=True) if is_inside(name, layer)]
-            values |= _named({"kernel_time": sum(inside) if inside else None}, "predicted", layer)
     facts = {"device.predicted": prediction.device, "tier": prediction.tier}
     if prediction.many is None:  # as percent of roof
         facts["bound.predicted"] = prediction.bound
     if prediction.fit is not None:
         facts["fits"] = FIT_WORDS[prediction.fit]
+    if traced is not None and len(traced.ops) == len(prediction.op_times_s):
+        names = row_names(traced) if layers else []
+        for layer in layers:
+            inside = [place for place, name in enumerate(names) if is_inside(name, layer)]
+            if inside:
+                values |= _named(_predicted_layer(prediction, inside), "predicted", layer)
+                facts[f"{layer}/bound.predicted"] = _predicted_bound(prediction, inside)
     return values, facts
+
+
+def _predicted_layer(prediction: Prediction, ops: Sequence[int]) -> dict[str, Number | None]:
+    """The time of these ops alone, how near it is to their roofs, and the most that one of them borrows."""
+    time_s = sum(prediction.op_times_s[op] for op in ops)
+    least = [max(prediction.op_least_s[op]) for op in ops] if prediction.op_least_s else []
+    course = None if prediction.memory is None else prediction.memory.timeline
+    # A category in which nothing ever is has no course.
+    borrowed = () if course is None else course.categories.get("workspace", (0,) * len(course.allocated))
+    return {
+        "kernel_time": time_s,
+        "percent_of_roof": percent_of_roof(sum(least), time_s) if least else None,
+        "workspace": max(borrowed[op] for op in ops) if len(borrowed) == len(prediction.op_times_s) else None,
+    }
+
+
+def _predicted_bound(prediction: Prediction, ops: Sequence[int]) -> str:
+    """The side with more of their time, as of a step; the host is the step's alone."""
+    sides = {True: 0.0, False: 0.0}
+    for op in ops:
+        compute_s, memory_s = prediction.op_least_s[op]
+        if compute_s or memory_s:
+            sides[memory_s > compute_s] += prediction.op_times_s[op]
+    return bound(sides[False], sides[True])
 
 
 def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[str, str]]:
@@ -77,7 +112,8 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
     step = Measured(ledger)
     executed, moved = measured_step.executed_flops(step), measured_step.dram_bytes(step)
     rates, used = measured_step.rates(step), measured_step.utilisation(step)
-    verdict = _verdict(ledger)
+    judge = _judge(ledger)
+    verdict = None if judge is None else judge.step()
     values = _named(
         {
             **_counted(step.total, executed, moved),
@@ -95,13 +131,30 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
         },
         "measured",
     )
+    bounds = {"bound.measured": "" if verdict is None else verdict.bound or ""}
     for row in measured_rows.rows(step) if layers else ():
         if row.name in layers:
-            of_layer = _counted(row.sums, row.sums.executed_flops, row.sums.dram_bytes)
-            values |= _named(of_layer, "measured", row.name)
-    bound = "" if verdict is None else verdict.bound or ""
-    facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or "", "bound.measured": bound}
+            placed = None if judge is None else judge.of([row], advised=False)[0]
+            counted = _counted(row.sums, row.sums.executed_flops, row.sums.dram_bytes)
+            of_roof = None if placed is None else placed.percent_of_roof
+            numbers = {**counted, **_measured_sizes(ledger, row), "percent_of_roof": of_roof}
+            values |= _named(numbers, "measured", row.name)
+            bounds[f"{row.name}/bound.measured"] = "" if placed is None else placed.bound or ""
+    facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or "", **bounds}
     return values, {name: text for name, text in facts.items() if text}
+
+
+def _measured_sizes(ledger: Ledger, row: MeasuredRow) -> dict[str, Number | None]:
+    """Memory of one layer as the allocator saw it, and its time, which on a CPU is that of its ops."""
+    output, borrowed = row.sums.get("output_bytes"), row.sums.get("workspace_bytes")
+    known = output is not None and borrowed is not None
+    return {
+        "kernel_time": row.sums.time_s,
+        "output": output,
+        "workspace": borrowed,
+        "growth": row.sums.get("growth_bytes"),
+        "footprint": _sizes(ledger, row.name)["param_bytes"] + output + borrowed if known else None,
+    }
 
 
 def _counted(sums: Sums, executed: Number | None, moved: Number | None) -> dict[str, Number | None]:
@@ -122,14 +175,16 @@ def _unexplained(ledger: Ledger) -> float | None:
     return ratio(account(rows).unexplained_gross, account(rows).asked) if rows else None
 
 
-def _verdict(ledger: Ledger) -> StepVerdict | None:
-    """What `rooflight compare` says of it; nothing where the device is not in the database."""
+def _judge(ledger: Ledger) -> Judge | None:
+    """As `rooflight compare` judges it; nothing where the device is not in the database."""
     if recognise_name(ledger.header.device) is None:
         return None
     try:
-        return step_verdict(ledger)
+        judge = Judge(ledger)
+        judge.step()
     except RooflightError:
         return None
+    return judge
 
 
 def _by_metric(side: Side, *sources: object) -> dict[str, Number | None]:
@@ -155,10 +210,11 @@ def _named(values: Mapping[str, Number | None], side: Side, layer: str = "") -> 
 
 
 _ORDER: dict[Side, tuple[str, ...]] = {
-    "estimated": ("flops", "macs", "other_flops", "bytes", "intensity", "params"),
-    "predicted": ("time", "time_low", "time_high", "gpu_busy", "throughput", "tokens", "mfu", "percent_of_roof", "gain",
-                  "kernels", "memory", "reserved"),
+    "estimated": ("flops", "macs", "other_flops", "bytes", "intensity", "params", "param_bytes", "output", "footprint"),
+    "predicted": ("time", "time_low", "time_high", "gpu_busy", "throughput", "tokens", "mfu", "flops_per_s",
+                  "bytes_per_s", "percent_of_roof", "gain", "kernels", "memory", "reserved", "workspace", "footprint"),
     "measured": ("flops", "executed", "bytes", "intensity", "time", "gpu_busy", "kernel_time", "throughput", "tokens",
-                 "memory", "reserved", "mfu", "hfu", "percent_of_roof", "gain", "kernels", "unexplained"),
+                 "flops_per_s", "executed_per_s", "bytes_per_s", "memory", "reserved", "output", "workspace", "growth",
+                 "footprint", "mfu", "hfu", "percent_of_roof", "gain", "kernels", "unexplained"),
 }  # fmt: skip
 """Of the columns of a study's CSV and data frame; what else there is comes behind."""

@@ -203,7 +203,9 @@ def _predicted(store: Store, cells: Sequence[StudyCell]) -> list[JournalEntry]:
     began, first, layers = time.perf_counter(), cells[0], store.plan.layers
     assert first.on is not None
     # However many batches there are: the gain is a quantity of every cell.
-    predictions = predict(first.at([cell.batch for cell in cells]), on=[first.on], advice=True, find_savings=False)
+    # Memory over the step tells what layers borrow.
+    batches = first.at([cell.batch for cell in cells])
+    predictions = predict(batches, on=[first.on], advice=True, find_savings=False, memory=bool(layers))
     traced = _ops_of(store, first, predictions) if layers else None
     seconds = (time.perf_counter() - began) / len(cells)
     entries = []

@@ -1,58 +1,36 @@
-"""A study against the batch: time, throughput and memory of every model, measured beside predicted; of models of one
-batch time and memory as bars, cells side by side."""
+"""A study against the batch: any quantity of a step or of a layer, by formula, predicted with its 90% interval, and
+measured; a panel for every step, model and precision, a colour for every device. Nothing is left out of a chart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflight import formatting
-from rooflight.formatting import per_second, seconds, whole_bytes, whole_count
+from rooflight.errors import BadInput
 from rooflight.reporting.charts import vega_lite as vl
-from rooflight.reporting.charts.chart import COLOURS, WIDTH, Chart
-from rooflight.reporting.charts.encodings import (
-    BAR,
-    MOST,
-    PLACE_WIDTH,
-    Series,
-    count_axis,
-    grouped_rows,
-    log_scale,
-    on_phone,
-    series,
-    si_axis,
-)
+from rooflight.reporting.charts.cell_bars import cells_chart
+from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.charted_quantity import OF_A_STEP, ChartedQuantity, charted, drawable, of_layers
+from rooflight.reporting.charts.encodings import MOST, Series, count_axis, log_scale, series, si_axis
 from rooflight.reporting.columns import column
 from rooflight.reporting.sections.study_trends import words
 from rooflight.reporting.table import Column, Table
 from rooflight.study.cell import SIDES, Side, StudyRow
-from rooflight.study.trends import grouped, shown, value, varying
+from rooflight.study.trends import OF_THE_DEVICE, Place, grouped, shown, varying
 
 _HEIGHT = 260
 _MOST_CHARTS = 24
 _MOST_NAMED = 6
-_ALONE = "all cells"
-
-
-@dataclass(frozen=True)
-class ChartedQuantity:
-    """What is charted of the cells of a study."""
-
-    name: str
-    title: str
-    unit: str
-    write: Callable[[Any], str]
-
-
-TIME = ChartedQuantity("time", "time of a step", "s", seconds)
-MEMORY = ChartedQuantity("memory", "memory at the peak", "B", whole_bytes)
-_COST = (
-    ChartedQuantity("flops", "useful FLOPs of a step", "", whole_count),
-    ChartedQuantity("bytes", "compulsory bytes of a step", "B", whole_bytes),
-)
-_CHARTED = (TIME, ChartedQuantity("throughput", "samples per second", "", per_second), MEMORY)
 _DASHES = {"measured": [1, 0], "predicted": [5, 4], "estimated": [2, 3]}
+_SAID = {"measured": "Solid: measured.", "predicted": "Dashed: predicted.", "estimated": "Dotted: by formula."}
+_ALONE = "all cells"
+"""What `words` calls a place that nothing tells from others."""
+_FORMULA = "by formula"
+"""The series of what no device changes."""
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -60,30 +38,60 @@ class StudyLine:
     """One side of one series. Prediction and measurement of the same series share its name, and so its colour."""
 
     series: str
-    side: str
+    """The device, and what else of the machine differs."""
+    side: Side
     points: tuple[tuple[int, float], ...]
     """Batch and value, all above 0."""
+    facet: str = ""
+    """All else that differs: the step, the precision."""
+    intervals: tuple[tuple[float, float] | None, ...] = ()
+    """90% ones, of each point, where there are any."""
 
 
-def study_charts(rows: Sequence[StudyRow]) -> list[Chart]:
-    """Time, throughput and memory against the batch; for every model those that have a line to draw. The cells of
-    models that have none, as those with one batch, side by side. The last caption says what was left out."""
+def study_charts(rows: Sequence[StudyRow], layers: Sequence[str] = ()) -> list[Chart]:
+    """Time, throughput, memory and FLOPs against the batch, and those of some layers; for every model those that have a
+    line to draw. The cells of models that have none, as those with one batch, side by side. The last caption says what
+    was left out."""
     drawn: list[tuple[str, Chart]] = []
     without: list[StudyRow] = []
     for number, model in enumerate(dict.fromkeys(row.cell.model for row in rows), 1):
         of_model = [row for row in rows if row.cell.model == model]
-        drawable = [(charted, lines) for charted in _CHARTED if (lines := lines_of(of_model, charted.name))]
-        if not drawable:
+        wanted = [quantity for quantity in (*OF_A_STEP, *of_layers(layers)) if lines_of(of_model, quantity)]
+        if not any(is_worth_a_chart(of_model, quantity) for quantity in wanted):
             without += of_model
-        drawn += [
-            (model, _chart(f"batch-{number}-{charted.name}", model, charted, lines)) for charted, lines in drawable
-        ]
+            continue
+        for quantity in wanted:
+            name = "-".join(filter(None, ("batch", str(number), quantity.layer, quantity.name)))
+            drawn.append((model, _chart(name, model, quantity, lines_of(of_model, quantity))))
     cells = cells_chart(without)
     most = _MOST_CHARTS if cells is None else _MOST_CHARTS - 1
     charts = [chart for _, chart in drawn[:most]] + ([] if cells is None else [cells])
     if missing := [model for model, _ in drawn[most:]]:
         charts[-1] = replace(charts[-1], caption=f"{charts[-1].caption} {_left_out(missing)}")
     return charts
+
+
+def is_worth_a_chart(rows: Sequence[StudyRow], quantity: ChartedQuantity) -> bool:
+    """A straight line by formula alone says nothing that a number does not."""
+    return any(line.side != "estimated" for line in lines_of(rows, quantity))
+
+
+def batch_chart(rows: Sequence[StudyRow], of: str = "", layer: str = "", *, layers: Sequence[str] = ()) -> Chart:
+    """One quantity of the step or of a layer against the batch, every model in panels of its own."""
+    if layer and layer not in layers:
+        known = f"it has {', '.join(layers)}" if layers else "it has none: run it with --layers"
+        raise BadInput(f"the study has no values of a layer {layer!r}: {known}")
+    there = drawable(rows, layer)
+    of = of or next((name for name in ("time", "flops") if name in there), "flops")
+    quantity = charted(of, layer)
+    lines = lines_of(rows, quantity)
+    if not lines:
+        others = f"; there are {', '.join(there)}" if there and of not in there else ""
+        why = f"no cell has {quantity.title}" if of not in there else "no two cells differ in their batch alone"
+        raise BadInput(f"there is nothing to draw against the batch: {why}{others}")
+    models = dict.fromkeys(row.cell.model for row in rows if any(quantity.value(row, side) for side in SIDES))
+    several = [model for model in models if lines_of([row for row in rows if row.cell.model == model], quantity)]
+    return _chart("batch", several[0] if len(several) == 1 else "", quantity, lines)
 
 
 def _left_out(models: Sequence[str]) -> str:
@@ -97,225 +105,163 @@ def _left_out(models: Sequence[str]) -> str:
     )
 
 
-def lines_of(rows: Sequence[StudyRow], quantity: str) -> list[StudyLine]:
-    """Of each series of more than one batch, what was measured and what was predicted."""
-    axes = [axis for axis in varying(rows) if axis not in ("model", "batch")]
-    lines = []
+def lines_of(rows: Sequence[StudyRow], quantity: ChartedQuantity) -> list[StudyLine]:
+    """Of each series of more than one batch, what was measured, predicted and estimated."""
+    found: list[tuple[Side, Place, list[StudyRow]]] = []
     for side in reversed(SIDES):
-        for where, group in grouped(rows, without=("batch",)).items():
-            amounts = ((row.cell.batch, value(row, quantity, side)) for row in group)
-            points = {batch: amount for batch, amount in amounts if amount is not None and amount > 0}
-            if len(points) > 1:
-                lines.append(StudyLine(words(shown(where, axes)), side, tuple(sorted(points.items()))))
-    return lines
+        without = ("batch", *OF_THE_DEVICE) if side == "estimated" else ("batch",)
+        for where, group in grouped(rows, without=without).items():
+            by_batch = {row.cell.batch: row for row in group if (quantity.value(row, side) or 0) > 0}
+            if len(by_batch) > 1:
+                found.append((side, where, [by_batch[batch] for batch in sorted(by_batch)]))
+    # What tells them apart is what differs among those that are drawn.
+    axes = [axis for axis in varying([row for _, _, some in found for row in some]) if axis != "batch"]
+    facets = [axis for axis in axes if axis not in OF_THE_DEVICE]
+    machines = [axis for axis in axes if axis in OF_THE_DEVICE]
+    return [
+        StudyLine(
+            _FORMULA if side == "estimated" else words(shown(where, machines)),
+            side,
+            tuple((row.cell.batch, quantity.value(row, side) or 0) for row in some),
+            words(shown(where, facets)) if facets else "",
+            tuple(quantity.interval(row, side) for row in some),
+        )
+        for side, where, some in found
+    ]
 
 
-def _chart(name: str, model: str, charted: ChartedQuantity, lines: Sequence[StudyLine]) -> Chart:
-    names = list(dict.fromkeys(line.series for line in lines))
-    rows = [
-        {
+def _chart(name: str, model: str, quantity: ChartedQuantity, lines: Sequence[StudyLine]) -> Chart:
+    devices = [series for series in dict.fromkeys(line.series for line in lines) if series != _FORMULA]
+    said = [_SAID[side] for side in reversed(SIDES) if any(line.side == side for line in lines)]
+    shaded = " Shaded: the 90% interval." if any(any(line.intervals) for line in lines) else ""
+    hint = "Click a series in the legend to see it alone." if len(devices) > 1 else ""
+    caption = f"{' '.join(said)}{shaded} Both axes are logarithmic."
+    title = quantity.title[:1].upper() + quantity.title[1:]
+    spec = _drawn(name, quantity, lines, devices).to_dict()
+    table = _table(quantity, lines)
+    return Chart(name, f"{title}: {model}" if model else title, caption, spec, table, hint=hint)
+
+
+def _table(quantity: ChartedQuantity, lines: Sequence[StudyLine]) -> Table:
+    columns = (
+        column("series"),
+        Column("", right=False, raw="side"),
+        column("batch"),
+        Column(quantity.title, quantity.write, raw=quantity.name),
+    )
+    rows = tuple(
+        (", ".join(filter(None, (line.facet, line.series))), line.side, *point)
+        for line in lines
+        for point in line.points
+    )
+    return Table("", columns, rows)
+
+
+def _drawn(name: str, quantity: ChartedQuantity, lines: Sequence[StudyLine], devices: Sequence[str]) -> vl.Drawing:
+    """A panel for every facet and every eight devices: more colours could not be told apart."""
+    sides = [side for side in _DASHES if any(line.side == side for line in lines)]
+    panels = list(_panels(lines, devices))
+    wide = len(panels) == 1
+    drawn = []
+    for place, (facet, some, of_panel) in enumerate(panels):
+        legend = series("series", some, chart=f"{name.replace('-', '_')}_{place}")
+        if list(devices) == [_ALONE] or (place and some == panels[place - 1][1]):  # nothing to tell apart, or told
+            legend = legend.unnamed
+        rows = [row for line in of_panel for row in _rows(line, quantity)]
+        title = "" if wide else facet
+        drawn.append(_panel(rows, legend, quantity, sides, title=title, wide=wide, named=not place))
+    if wide:
+        return drawn[0]
+    grid = vl.concat(*drawn, columns=2, spacing=24)
+    return grid.resolve_scale(color="independent", shape="independent", strokeDash="independent")
+
+
+def _panels(lines: Sequence[StudyLine], devices: Sequence[str]) -> Iterator[tuple[str, list[str], list[StudyLine]]]:
+    """Their titles, the devices they show, and the lines."""
+    groups = [list(devices[start : start + MOST]) for start in range(0, max(len(devices), 1), MOST)]
+    for some in groups:
+        for facet in dict.fromkeys(line.facet for line in lines):
+            ours = [line for line in lines if line.facet == facet and line.series in (*some, _FORMULA)]
+            if any(line.series in some for line in ours) or (ours and some == groups[0]):
+                yield facet, some, ours
+
+
+def _rows(line: StudyLine, quantity: ChartedQuantity) -> Iterator[Row]:
+    intervals = line.intervals or (None,) * len(line.points)
+    for (batch, amount), interval in zip(line.points, intervals, strict=True):
+        low, high = interval or (None, None)
+        yield {
             "series": line.series,
             "side": line.side,
             "batch": batch,
             "batch_text": formatting.exact(batch),
             "value": amount,
-            "text": charted.write(amount),
+            "text": quantity.write(amount),
+            "low": None if low is None else max(low, amount * 1e-2),
+            "high": high,
         }
-        for line in lines
-        if line.series in names[:MOST]
-        for batch, amount in line.points
-    ]
-    left_out = f" The first {MOST} of {len(names)} series are drawn." if len(names) > MOST else ""
-    hint = "Click a series in the legend to see it alone." if len(names) > 1 else ""
-    caption = f"Solid: measured. Dashed: predicted. Both axes are logarithmic.{left_out}"
-    columns = (
-        column("series"),
-        Column("", right=False, raw="side"),
-        column("batch"),
-        Column(charted.title, charted.write, raw=charted.name),
-    )
-    table = Table("", columns, tuple((line.series, line.side, *point) for line in lines for point in line.points))
-    spec = _drawn(name, charted, rows, names).to_dict()
-    return Chart(name, f"{charted.title.capitalize()}: {model}", caption, spec, table, hint=hint)
 
 
-def _drawn(name: str, charted: ChartedQuantity, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> vl.Drawing:
-    lines = series("series", names, chart=name.replace("-", "_"))
-    if list(names) == [_ALONE]:  # nothing to tell apart
-        lines = lines.unnamed
+def _panel(
+    rows: Sequence[Row],
+    lines: Series,
+    quantity: ChartedQuantity,
+    sides: Sequence[str],
+    *,
+    title: str,
+    wide: bool,
+    named: bool,
+) -> vl.Drawing:
+    """`named`: with the legend of what was measured, predicted and estimated."""
     batches = sorted({row["batch"] for row in rows})
-    x = count_axis("batch", batches, title="batch", ticks=batches, room=1.12)
-    scale, ticks = log_scale(row["value"] for row in rows)
-    y = vl.field("value:Q", axis=si_axis(charted.title, charted.unit, values=ticks), scale=scale)
-    dashes = {side: dash for side, dash in _DASHES.items() if any(row["side"] == side for row in rows)}
-    legend = dict(orient="bottom", direction="horizontal", symbolType="stroke", symbolSize=300)
-    dash = vl.by_word("side:N", dashes, sort=list(dashes), legend=legend)
-    view = vl.view(rows)
-    tips = vl.tips(series="series", side="it was", batch_text="batch", text=charted.title)
-    drawn = [lines.line(view, x=x, y=y, strokeDash=dash, detail=vl.field("series:N")).add_params(lines.picked)]
-    for measured in (True, False):
-        some = view.filter(f"(datum.side == 'measured') == {str(measured).lower()}")
-        look = dict(size=40, filled=measured, strokeWidth=1.5)
-        drawn.append(lines.points(some, look, x=x, y=y, tooltip=tips))
-    return vl.layer(*drawn).properties(width=WIDTH, height=_HEIGHT)
-
-
-# --- cells side by side, where there is one batch only ---
-
-_GAP = 10
-_MOST_GROUPS = 20
-_LABELS = 150
-"""Pixels for the names of groups of cells."""
-_LOOKS: dict[Side, tuple[float, list[int]]] = {
-    "measured": (1.0, [1, 0]),
-    "predicted": (0.3, [4, 2]),
-    "estimated": (0.3, [1, 2]),
-}
-"""In this order: how full the bars are, and the dashes of their outline."""
-_WRAPPED = f"{PLACE_WIDTH} < 560 ? split(datum.label, ', ') : datum.label"
-"""On a phone a part of a name on each line."""
-_NO_DEVICE = "any device"
-
-
-@dataclass(frozen=True)
-class _CellBar:
-    group: str
-    """What the cell is, without its device."""
-    device: str
-    side: Side
-    quantity: ChartedQuantity
-    amount: float
-
-
-def cells_chart(rows: Sequence[StudyRow]) -> Chart | None:
-    """`None` where nothing is known of any cell. Of a study without times and memory: what it costs by formula."""
-    for quantities in ((TIME, MEMORY), _COST):
-        bars = [bar for quantity in quantities for bar in _bars(rows, quantity)]
-        if bars:
-            return _cells_chart(bars, batches={row.cell.batch for row in rows})
-    return None
-
-
-def _bars(rows: Sequence[StudyRow], quantity: ChartedQuantity) -> list[_CellBar]:
-    axes = ["model", *(axis for axis in varying(rows) if axis not in ("model", "on"))]
-    return [
-        _CellBar(words(shown(where, axes)), row.cell.on or _NO_DEVICE, side, quantity, float(amount))
-        for where, group in grouped(rows, without=("on",)).items()
-        for row in group
-        for side in _LOOKS
-        if (amount := value(row, quantity.name, side)) is not None
-    ]
-
-
-def _cells_chart(bars: Sequence[_CellBar], *, batches: Collection[int]) -> Chart:
-    groups = list(dict.fromkeys(bar.group for bar in bars))
-    devices = list(dict.fromkeys(bar.device for bar in bars))
-    drawn = [bar for bar in bars if bar.group in groups[:_MOST_GROUPS] and bar.device in devices[:MOST]]
-    sides = [side for side in _LOOKS if any(bar.side == side for bar in drawn)]
-    lines = series("device", devices, chart="cells")
-    panels = []
-    for quantity in dict.fromkeys(bar.quantity for bar in drawn):
-        panels.append(_panel([bar for bar in drawn if bar.quantity == quantity], lines, sides=sides))
-        lines = lines.unnamed
-    drawing = (
-        vl.concat(*panels, columns=2, spacing=16)
-        .resolve_scale(color="independent", strokeDash="independent", y="independent", yOffset="independent")
-        .properties(usermeta=dict(axis=_LABELS + 20))
-    )
-    hint = "Click a device in the legend to see it alone." if len(lines.names) > 1 else ""
-    at = f"at batch {min(batches):,}" if len(batches) == 1 else ""
-    caption = _cells_caption(groups, devices, sides, at=f" {at}" if at else "")
-    table = _cells_table(bars, note=f"{at.capitalize()}." if at else "")
-    return Chart("cells", "Cells side by side", caption, drawing.to_dict(), table, hint=hint)
-
-
-def _panel(bars: Sequence[_CellBar], lines: Series, *, sides: Sequence[Side]) -> vl.Drawing:
-    """All bars are of one quantity."""
-    quantity = bars[0].quantity
-    # Only places that some group fills: most devices were not measured.
-    pairs = {(bar.device, bar.side) for bar in bars}
-    places = [f"{device} {side}" for device in lines.names for side in sides if (device, side) in pairs]
-    rows = [
-        {
-            "group": bar.group,
-            "device": bar.device,
-            "side": bar.side,
-            "place": f"{bar.device} {bar.side}",
-            "full": _LOOKS[bar.side][0],
-            "amount": bar.amount,
-            "text": quantity.write(bar.amount),
-        }
-        for bar in bars
-    ]
-    most = max(bar.amount for bar in bars) or 1.0
-    axis = si_axis(quantity.title, quantity.unit, tickCount=3)
-    x = vl.field("amount:Q", axis=axis, scale=dict(domain=[0, 1.3 * most], nice=False))
-    # Names of models are users': they stand in the data alone, in the order of the study.
-    label = dict(labelFontSize=10, labelExpr=_WRAPPED, labelLineHeight=11)
-    y = grouped_rows("group", len(places), gap=_GAP, limit=on_phone(66, _LABELS), sort=None, **label)
-    offset = vl.field("place:N", sort=places, scale=dict(domain=places))
+    ticks = batches if wide else batches[:: max(1, -(-len(batches) // 8))]
+    x = count_axis("batch", batches, title="batch", ticks=ticks, room=1.12)
+    scale, ticks_y = log_scale(row[name] for row in rows for name in ("value", "low", "high") if row[name] is not None)
+    axis = si_axis(quantity.title, quantity.unit, values=ticks_y)
+    y = vl.field("value:Q", axis=axis, scale=scale)
     legend = None
-    if lines.has_legend and len(sides) > 1:
+    if named:
         legend = dict(
-            orient="top",
-            symbolType="square",
-            symbolFillColor="transparent",
-            symbolSize=90,
-            symbolStrokeColor=COLOURS[-1],
-            columns=on_phone(1, 3),
+            orient="bottom",
+            direction="horizontal",
+            symbolType="stroke",
+            symbolSize=300,
+            labelLimit=0,
+            labelExpr=_labels(banded=any(row["low"] is not None for row in rows)),
         )
-    blocks = vl.mark("bar", rows, strokeWidth=1, cornerRadiusEnd=1.5).encode(
-        x=x,
-        y=y,
-        yOffset=offset,
-        color=lines.color,
-        stroke=_outline(lines),
-        fillOpacity=vl.field("full:Q", scale=None, legend=None),
-        strokeDash=vl.by_word("side:N", {side: _LOOKS[side][1] for side in sides}, sort=list(sides), legend=legend),
-        opacity=lines.faint(),
-        tooltip=vl.tips(group="cell", device="device", side="it was", text=quantity.title),
+    dash = vl.by_word("side:N", {side: _DASHES[side] for side in sides}, sort=list(sides), legend=legend)
+    tips = vl.tips(series="series", side="it was", batch_text="batch", text=quantity.title)
+    of_device = [row for row in rows if row["series"] != _FORMULA]
+    drawn = []
+    if by_formula := [row for row in rows if row["series"] == _FORMULA]:
+        drawn.append(vl.mark("line", by_formula, style="ink", strokeWidth=1.6).encode(x=x, y=y, strokeDash=dash))
+        points = vl.mark("point", by_formula, style="ink", size=90, shape="diamond", filled=False)
+        drawn.append(points.encode(x=x, y=y, tooltip=tips))
+    if banded := [row for row in of_device if row["low"] is not None]:
+        low = vl.field("low:Q", scale=scale, axis=axis)
+        drawn.append(
+            vl.mark("area", banded).encode(
+                x=x, y=low, y2=vl.field("high"), color=lines.color, opacity=lines.faint(0.14)
+            )
+        )
+    if of_device:
+        view = vl.view(of_device)
+        drawn.append(lines.line(view, x=x, y=y, strokeDash=dash, detail=vl.field("series:N")).add_params(lines.picked))
+        for measured in (True, False):
+            some = view.filter(f"(datum.side == 'measured') == {str(measured).lower()}")
+            look = dict(size=40, filled=measured, strokeWidth=1.5)
+            drawn.append(lines.points(some, look, x=x, y=y, tooltip=tips))
+    if title:  # inside, so that panels with a legend above them stay level with the others
+        heading = vl.mark("text", [{"title": title}], align="left", baseline="top", fontSize=12, fontWeight="bold")
+        drawn.append(heading.encode(x=vl.value(8), y=vl.value(4), text=vl.field("title:N")))
+    width, height = (WIDTH, _HEIGHT) if wide else (WIDTH // 2 - 75, 190)
+    return vl.layer(*drawn).properties(width=width, height=height)
+
+
+def _labels(*, banded: bool) -> str:
+    """What the legend says of the sides: a picture has no caption."""
+    predicted = "predicted, with its 90% interval" if banded else "predicted"
+    return (
+        f"datum.label == 'predicted' ? '{predicted}' : "
+        "datum.label == 'estimated' ? 'estimated, by formula' : datum.label"
     )
-    if lines.has_legend:  # the selection stands in one panel; the other listens
-        blocks = blocks.add_params(lines.picked)
-    texts = vl.mark("text", rows, align="left", dx=4, fontSize=9.5)
-    texts = texts.encode(x=x, y=y, yOffset=offset, text=vl.field("text:N"), opacity=lines.faint())
-    groups = len({bar.group for bar in bars})
-    width, height = WIDTH // 2 - _LABELS - 24, groups * (BAR * len(places) + _GAP)
-    return vl.layer(blocks, texts).properties(width=width, height=height)
-
-
-def _outline(lines: Series) -> vl.Spec:
-    """The colour of the bar: one that is hardly filled is still seen."""
-    return {name: part for name, part in lines.unnamed.color.items() if name != "title"}
-
-
-def _cells_caption(groups: Sequence[str], devices: Sequence[str], sides: Sequence[Side], *, at: str) -> str:
-    parts = [f"Each bar is a cell of the study{at}, each colour a device."]
-    if "measured" in sides:
-        parts.append("Full: measured. Light and dashed: predicted." if "predicted" in sides else "Measured.")
-    elif "predicted" in sides:
-        parts.append("Predicted, without running.")
-    else:
-        parts.append("By formula: a study without predictions and measurements.")
-    if len(groups) > _MOST_GROUPS:
-        parts.append(f"The first {_MOST_GROUPS} of {len(groups)} are drawn; the table has all.")
-    if len(devices) > MOST:
-        parts.append(f"The first {MOST} of {len(devices)} devices are drawn; the table has all.")
-    return " ".join(parts)
-
-
-def _cells_table(bars: Sequence[_CellBar], *, note: str) -> Table:
-    cells: dict[tuple[str, str], dict[tuple[ChartedQuantity, Side], float]] = {}
-    for bar in bars:
-        cells.setdefault((bar.group, bar.device), {})[bar.quantity, bar.side] = bar.amount
-    present = {(bar.quantity, bar.side) for bar in bars}
-    kinds = [
-        (quantity, side)
-        for quantity in dict.fromkeys(bar.quantity for bar in bars)
-        for side in _LOOKS
-        if (quantity, side) in present
-    ]
-    columns = [Column("cell", right=False), column("device")]
-    columns += [Column(f"{kind.name}, {side}", kind.write, raw=f"{kind.name}.{side}") for kind, side in kinds]
-    rows = tuple((*place, *map(amounts.get, kinds)) for place, amounts in cells.items())
-    return Table("", tuple(columns), rows, note=note)

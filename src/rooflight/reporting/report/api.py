@@ -18,6 +18,7 @@ from rooflight.ledger import Ledger
 from rooflight.measurement.ranks import join
 from rooflight.prediction.resolve_devices import devices_of
 from rooflight.reporting.charts.bars import bars_chart, usual_amount
+from rooflight.reporting.charts.lines import batch_chart
 from rooflight.reporting.document import Document, Section
 from rooflight.reporting.report.ledger_report import ledger_report
 from rooflight.reporting.report.origins import origins_section
@@ -170,7 +171,7 @@ def named_report(
     return with_claims(document, ledger, rows, file=str(claims))
 
 
-BARS = "bars"
+BARS, BATCH = "bars", "batch"
 """The chart that every report can draw, of a quantity that is named."""
 
 
@@ -203,12 +204,16 @@ def several_report(
     return steps_report(steps, of=of, notes=notes, repeat=repeat)
 
 
-def report_of_study(study: Study, *, chart: str | None = None, of: str | None = None) -> Document:
+def report_of_study(
+    study: Study, *, chart: str | None = None, of: str | None = None, layer: str | None = None
+) -> Document:
     """With the chart that is drawn only where it is asked for."""
     asked = []
     if chart == BARS:
         steps = steps_of_study(study.rows, study.folder)
         asked.append(bars_chart(steps, of or usual_amount(steps)))
+    if chart == BATCH:
+        asked.append(batch_chart(study.rows, of or "", layer or "", layers=study.plan.layers))
     return study_report(study.rows, study.plan, folder=str(study.folder), asked=asked)
 
 

@@ -25,7 +25,7 @@ def study_report(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str, aske
     document = study_document(rows, plan, folder=folder, spell_out=False)
     claimed = [section for section in document.sections if section.name == "claims"]
     others = [section for section in document.sections if section.name != "claims"]
-    charts = (*study_charts(rows), *asked)
+    charts = (*study_charts(rows, plan.layers), *asked)
     title = "Charts of the cells" if all(chart.name == "cells" for chart in charts) else "Against the batch"
     drawn = [Section("charts", title, charts=charts)] if charts else []
     roofline = roofline_section(steps_of_study(rows, Path(folder)), "All cells on one roofline")

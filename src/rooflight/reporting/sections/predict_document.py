@@ -61,6 +61,7 @@ def _limit(limit: SizeLimit) -> dict[str, Any]:
 
 def _row(prediction: Prediction, *, op_times: bool) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(prediction)
+    del row["op_least_s"]
     if not op_times:
         del row["op_times_s"]
     for name in ("roofline", "many", "max_batch", "max_seq"):

@@ -10,7 +10,8 @@ import msgspec
 from rooflight import formatting
 from rooflight.reporting.document import Document, Section, filled, table_sections
 from rooflight.reporting.sections.study_claims import claim_table, counted, counter_table, gap_table, spelled_out
-from rooflight.reporting.sections.study_tables import cell_table, csv_table, headline, unreliable
+from rooflight.reporting.sections.study_layers import layer_table, speed_table
+from rooflight.reporting.sections.study_tables import axis_columns, cell_table, csv_table, headline, unreliable
 from rooflight.reporting.sections.study_trends import trend_tables
 from rooflight.reporting.table import Cells, Column, Table, table_of
 from rooflight.spec import shell
@@ -47,7 +48,15 @@ def study_document(
     `spell_out`: claims stand below the tables once more, in full, where the table may have cut them short.
     """
     judged = claims(plan.claim, rows)
-    tables = [gap_table(judged), cell_table(rows, rows[:MOST_CELLS]), *trend_tables(trends(rows)), failure_table(rows)]
+    axes, shown = axis_columns(rows), rows[:MOST_CELLS]
+    tables = [
+        gap_table(judged),
+        cell_table(rows, shown),
+        layer_table(shown, plan.layers, axes),
+        speed_table(shown, axes),
+        *trend_tables(trends(rows)),
+        failure_table(rows),
+    ]
     # Counter-examples stand below the claims that they refute.
     claimed = filled(claim_table(judged), counter_table(judged))
     about = (" ".join(plan.about.split()), *unreliable(rows), counted(judged) if judged else "")

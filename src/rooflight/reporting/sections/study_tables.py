@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from rooflight import formatting
 from rooflight.formatting import per_second, quotient, seconds, whole_bytes
 from rooflight.metrics import ratio
+from rooflight.prediction.result import Interval
 from rooflight.reporting.document import Document, table_sections
+from rooflight.reporting.sections.predict_tables import between
+from rooflight.reporting.sections.study_layers import layer_table
 from rooflight.reporting.table import Cells, Column, Table, table_of
 from rooflight.study.cell import SIDES, Side, StudyRow
 from rooflight.study.trends import varying
@@ -37,6 +40,12 @@ def _cell(
     return Column(name, write, optional=optional, raw=f"{key} / {base}" if base else key), value
 
 
+def interval_of(row: StudyRow) -> str | None:
+    """Of a predicted time: `28.2 to 42.7 ms`; one end alone would say the wrong thing."""
+    low, high = row.values.get("time_low.predicted"), row.values.get("time_high.predicted")
+    return None if low is None or high is None else between(Interval(low, high))
+
+
 _COLUMNS: Cells[StudyRow] = [
     _cell("FLOPs", "flops.estimated", formatting.count),
     _cell("FLOPs, measured", "flops.measured", formatting.count, 2),
@@ -44,8 +53,7 @@ _COLUMNS: Cells[StudyRow] = [
     _cell("bytes", "bytes.estimated", formatting.bytes_, 8),
     _cell("DRAM, measured", "bytes.measured", formatting.bytes_, 7),
     _cell("time, predicted", "time.predicted", seconds),
-    _cell("90% from", "time_low.predicted", seconds, 4),
-    _cell("to", "time_high.predicted", seconds, 4),
+    (Column("90% interval", _fact, optional=4, raw="time_low.predicted, time_high.predicted"), interval_of),
     _cell("time, measured", "time.measured", seconds),
     _cell("of predicted", "time.measured / time.predicted", quotient, 1),
     _cell("memory, predicted", "memory.predicted", whole_bytes, 3),
@@ -71,7 +79,9 @@ def summary_document(rows: Sequence[StudyRow], plan: StudyPlan, *, most: int | N
     return Document(
         title=headline(rows, plan),
         lines=(*((plan.about,) if plan.about else ()), *unreliable(rows)),
-        sections=table_sections([cell_table(rows, shown)] if rows else []),
+        sections=table_sections(
+            [cell_table(rows, shown), layer_table(shown, plan.layers, axis_columns(rows))] if rows else []
+        ),
         notes=(
             *_at_most([f"... and {len(rows) - len(shown):,} more cells"] if len(shown) < len(rows) else [], most),
             *_at_most(notes, most),
@@ -115,15 +125,20 @@ def cell_table(rows: Sequence[StudyRow], shown_rows: Sequence[StudyRow] | None =
     `shown_rows`: lines for these only, with the columns that all of them need.
     """
     listed = rows if shown_rows is None else shown_rows
-    columns: Cells[StudyRow] = [
-        (Column(axis, _text, right=axis in ("batch", "seq", "past", "gpus")), _coordinate(axis))
-        for axis in shown_axes(rows)
-    ]
+    columns: Cells[StudyRow] = axis_columns(rows)
     columns += [(shown, value) for shown, value in _COLUMNS if any(value(row) not in (None, "") for row in rows)]
     if any(row.state != "done" for row in rows):
         columns.append((Column("", right=False, raw="state"), lambda row: "" if row.state == "done" else row.state))
     cut_short = f" (the first {len(listed):,} of {len(rows):,})" if len(listed) < len(rows) else ""
     return table_of(columns, listed, title=f"cells{cut_short}")
+
+
+def axis_columns(rows: Sequence[StudyRow]) -> list[tuple[Column, Callable[[StudyRow], Any]]]:
+    """What a cell is: the coordinates that tell it from the others."""
+    return [
+        (Column(axis, _text, right=axis in ("batch", "seq", "past", "gpus")), _coordinate(axis))
+        for axis in shown_axes(rows)
+    ]
 
 
 def _coordinate(axis: str, missing: Any = None) -> Callable[[StudyRow], Any]:
@@ -174,17 +189,22 @@ def csv_table(rows: Sequence[StudyRow]) -> Table:
     def value(name: str) -> Callable[[StudyRow], Any]:
         return lambda row: row.values.get(name, "")
 
+    def fact(name: str) -> Callable[[StudyRow], Any]:
+        return lambda row: row.facts.get(name, "")
+
     def failure(side: Side) -> Callable[[StudyRow], Any]:
         return lambda row: row.failures.get(side, "")
 
     axes = dict.fromkeys(name for row in rows for name in row.cell.coordinates)
     names = dict.fromkeys(name for row in rows for name in row.values)
+    facts = dict.fromkeys(name for row in rows for name in row.facts)
     sides = [side for side in SIDES if any(side in row.failures for row in rows)]
     columns: Cells[StudyRow] = [
         (Column("cell"), lambda row: row.cell.id),
         *((Column(axis), _coordinate(axis, "")) for axis in axes),
         (Column("state"), lambda row: row.state),
         *((Column(name), value(name)) for name in names),
+        *((Column(name), fact(name)) for name in facts),
         *((Column(f"failure.{side}"), failure(side)) for side in sides),
     ]
     return table_of(columns, rows)

@@ -50,7 +50,7 @@ def drawn(table: Table, width: int) -> Any:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         caption_justify="left",
-        caption=Text(f"hidden columns: {', '.join(table.left_out)}") if table.left_out else None,
+        caption=Text(f"hidden columns: {_listed(table.left_out)}") if table.left_out else None,
     )
     texts = [[column.name for column in table.columns], *table.written()]
     for number, column in enumerate(table.columns):
@@ -62,6 +62,11 @@ def drawn(table: Table, width: int) -> Any:
     for number, row in enumerate(texts[1:]):
         rich_table.add_row(*(Text(cell) for cell in row), style="bold" if number in table.emphasised else None)
     return rich_table
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`time, predicted` is one name, and reads so."""
+    return ("; " if any("," in name for name in names) else ", ").join(names)
 
 
 def narrowed(table: Table, width: int) -> Table:
