@@ -95,4 +95,7 @@ def chart_of(document: Document, name: str | None, form: str) -> Chart:
 
 def charts_of(document: Document) -> dict[str, str]:
     """By name, what can be drawn of it: its charts, and those that are drawn of a quantity that is named."""
-    return {chart.name: chart.title for chart in document.charts} | {"bars": "Bars of any quantity: --of QUANTITY"}
+    charts = {chart.name: chart.title for chart in document.charts}
+    if any(name.startswith("batch-") for name in charts):
+        charts["batch"] = "Any quantity of a step or a layer against the batch: --of QUANTITY, --layer LAYER"
+    return charts | {"bars": "Bars of any quantity: --of QUANTITY"}
