@@ -15,6 +15,7 @@ from rooflight.memory.replay import StepPeaks
 from rooflight.memory.result import Peak, Tenant, Timeline
 from rooflight.memory.storage_lifetimes import WEIGHT_COPY, copies_of_weights
 from rooflight.step.costed_step import Step
+from rooflight.summary.activation_gradients import ACTIVATION_GRADIENT, activation_gradients
 
 LISTED = 12
 """Tenants that are named."""
@@ -22,6 +23,7 @@ WORDS = {
     "parameter": "parameters", WEIGHT_COPY: "copies of weights (autocast)", "buffer": "buffers",
     "gradient": "gradients", "optimizer-state": "optimizer state",
     "gathered": "gathered weights", "bucket": "buckets of gradients", "activation": "activations kept for backward",
+    ACTIVATION_GRADIENT: "activation gradients",
     "input": "inputs", "output": "outputs", "temporary": "temporaries", "workspace": "workspace",
     "libraries": "libraries (cuBLAS)", "rounding": "rounding of blocks",
 }  # fmt: skip
@@ -65,7 +67,9 @@ def _category(step: Step, script: AllocationScript, number: int) -> str:
     storages = step.ledger.storages
     if number >= len(storages):
         return script.lives.rows[number - len(storages)].category
-    return WEIGHT_COPY if number in step.once(copies_of_weights) else storages[number].category
+    if number in step.once(copies_of_weights):
+        return WEIGHT_COPY
+    return ACTIVATION_GRADIENT if number in step.once(activation_gradients) else storages[number].category
 
 
 def _inside(script: AllocationScript, op: int) -> tuple[set[int], tuple[int, ...]]:

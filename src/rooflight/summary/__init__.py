@@ -13,8 +13,9 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Totals, total
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Storage, Totals, total
 from rooflight.metrics import ratio
+from rooflight.summary.activation_gradients import activation_gradients
 from rooflight.summary.functions import OWN_PARAMETERS, below, is_function, row_names
 
 RowKind = Literal["module", "function", "parameters", "fused", "outside", "group"]
@@ -103,6 +104,10 @@ class Sizes:
     """Activations alive between forward and backward; `None` when the step has no backward."""
     gradient_bytes: int
     optimizer_state_bytes: int
+    activation_gradient_bytes: int | None = None
+    """Gradients of activations (errors) that backward makes, all of them; `None` when the step has no backward."""
+    live_activation_gradient_bytes: int | None = None
+    """The most of them that live at once."""
 
     @property
     def forward_backward_bytes(self) -> int:
@@ -115,15 +120,20 @@ def sizes(ledger: Ledger) -> Sizes:
     categories: Counter[str] = Counter()
     for storage in ledger.storages:
         categories[storage.category] += storage.nbytes
+    trains = ledger.header.step == "train"
+    kept = [storage for storage in ledger.storages if storage.category == "activation"] if trains else []
+    errors = [ledger.storages[place] for place in activation_gradients(ledger)] if trains else []
     return Sizes(
         input_bytes=sum(tensor.nbytes for _, tensor in ledger.header.inputs),
         param_bytes=param_bytes(ledger),
         buffer_bytes=buffer_bytes(ledger),
         leaf_output_bytes=sum(nbytes for _, nbytes in outputs),
         parameterised_output_bytes=sum(nbytes for leaf, nbytes in outputs if leaf.params or leaf.tied),
-        kept_for_backward_bytes=_most_kept(ledger) if ledger.header.step == "train" else None,
+        kept_for_backward_bytes=_most_alive(kept) if trains else None,
         gradient_bytes=categories["gradient"],
         optimizer_state_bytes=categories["optimizer-state"],
+        activation_gradient_bytes=sum(storage.nbytes for storage in errors) if trains else None,
+        live_activation_gradient_bytes=_most_alive(errors) if trains else None,
     )
 
 
@@ -132,11 +142,11 @@ def _leaves(modules: Iterable[Module]) -> list[Module]:
     return [module for module in modules if module.path not in parents and module.path]
 
 
-def _most_kept(ledger: Ledger) -> int:
-    """The most activation bytes that live at once: the micro-batches of an accumulated step follow one another."""
+def _most_alive(storages: Iterable[Storage]) -> int:
+    """The most bytes of them that live at once: the micro-batches of an accumulated step follow one another."""
     changes: Counter[int] = Counter()
-    for storage in ledger.storages:
-        if storage.category == "activation" and storage.born is not None and not storage.host:
+    for storage in storages:
+        if storage.born is not None and not storage.host:
             changes[storage.born] += storage.nbytes
             if storage.dies is not None:
                 changes[storage.dies] -= storage.nbytes

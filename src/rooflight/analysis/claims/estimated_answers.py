@@ -68,6 +68,7 @@ def _other(scope: ClaimScope) -> Answer:
 
 _KEPT = {
     "kept_bytes": ("kept_for_backward_bytes", "activations kept for backward"),
+    "activation_gradient_bytes": ("activation_gradient_bytes", "gradients of all activations"),
     "gradient_bytes": ("gradient_bytes", "gradients"),
     "optimizer_bytes": ("optimizer_state_bytes", "optimizer state"),
 }

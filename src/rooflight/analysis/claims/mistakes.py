@@ -46,6 +46,7 @@ _KINDS = {
     "outside_bytes": "what lies outside the allocator",
     "param_bytes": "the parameters",
     "kept_bytes": "the activations kept for backward",
+    "activation_gradient_bytes": "the activation gradients",
     "gradient_bytes": "the gradients",
     "optimizer_bytes": "the optimizer's state",
 }

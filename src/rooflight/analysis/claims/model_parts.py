@@ -10,6 +10,7 @@ from typing import Literal
 
 from rooflight.analysis.claims.claim import CannotTell
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, is_inside
+from rooflight.summary.functions import is_function, row_names
 
 PartKind = Literal["total", "module", "type", "op"]
 _TOTAL = frozenset({"", "total", "model", "all", "sum", "step", "network", "whole model", "the model", "overall"})
@@ -49,7 +50,7 @@ def part_of(ledger: Ledger, text: str) -> ModelPart:
     module = _numbered(ledger, name) or _by_path(ledger, name)
     if module is not None:
         return module_part(ledger, module)
-    return _by_type(ledger, name) or _by_op(ledger, name) or _unknown(ledger, name)
+    return _by_function(ledger, name) or _by_type(ledger, name) or _by_op(ledger, name) or _unknown(ledger, name)
 
 
 def module_part(ledger: Ledger, module: Module) -> ModelPart:
@@ -119,6 +120,14 @@ def _by_op(ledger: Ledger, name: str) -> ModelPart | None:
         raise CannotTell(f"{name!r} is the beginning of {', '.join(sorted(meant))}: write one of them")
     (packet,) = meant
     return ModelPart(packet, "op", (), _ops(ledger, lambda op: op.packet == packet))
+
+
+def _by_function(ledger: Ledger, name: str) -> ModelPart | None:
+    """`layer1.0.add()`: a function as our own tables name it, its backward with it."""
+    rows = row_names(ledger) if is_function(name) else []
+    if name not in rows:
+        return None
+    return ModelPart(name, "op", (), _ops(ledger, lambda op: rows[op.index] == name))
 
 
 def _unknown(ledger: Ledger, name: str) -> ModelPart:

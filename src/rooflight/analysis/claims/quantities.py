@@ -66,6 +66,8 @@ _ONLY_IN_TABLES: dict[str, tuple[str, str, str]] = {
                    "total size; estimated total size; estimated total; total memory by summary"),
     # Memory of a step.
     "kept_bytes": ("byte", "activations kept for backward", "activations; activation bytes; kept for backward"),
+    "activation_gradient_bytes": ("byte", "gradients of the activations, all that backward makes",
+                                  "errors; activation gradients; gradients of activations; error bytes"),
     "gradient_bytes": ("byte", "gradients of the parameters", "gradients; gradient bytes"),
     "optimizer_bytes": ("byte", "optimizer state", "optimizer state; momentum; optimizer bytes"),
     "op_allocated_bytes": ("byte", "output and workspace together",

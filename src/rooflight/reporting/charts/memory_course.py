@@ -20,6 +20,7 @@ from rooflight.prediction.resolve_devices import memories_on
 from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table, cut
 from rooflight.step.costed_step import own_step
+from rooflight.summary.activation_gradients import ACTIVATION_GRADIENT
 from rooflight.summary.measured import Measured
 from rooflight.summary.memory_growth import MemoryMoment
 
@@ -92,9 +93,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "parameters": ("parameter", "buffer", WEIGHT_COPY, "gathered"),
     "optimizer state": ("optimizer-state",),
     "gradients": ("gradient", "bucket"),
-    "libraries, rounding": ("libraries", "rounding"),
+    "inputs, outputs, libraries": ("input", "output", "libraries", "rounding"),
     "activations": ("activation",),
-    "inputs, outputs": ("input", "output"),
+    "activation gradients": (ACTIVATION_GRADIENT,),
     "temporaries": ("temporary",),
     "workspace": ("workspace",),
 }

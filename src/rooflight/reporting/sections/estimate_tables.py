@@ -128,6 +128,8 @@ def memory_table(ledger: Ledger) -> Table:
     if ledger.header.step == "train":
         lines += [
             ("activations kept for backward", sizes.kept_for_backward_bytes),
+            ("activation gradients (errors), all together", sizes.activation_gradient_bytes),
+            ("of these the most at once", sizes.live_activation_gradient_bytes),
             ("gradients", sizes.gradient_bytes),
             ("optimizer state", sizes.optimizer_state_bytes),
         ]

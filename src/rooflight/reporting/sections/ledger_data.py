@@ -158,7 +158,14 @@ def _sizes(ledger: Ledger) -> dict[str, Any]:
     sizes = summary.sizes(ledger)
     fields = asdict(sizes)
     trained = {
-        name: fields.pop(name) for name in ("kept_for_backward_bytes", "gradient_bytes", "optimizer_state_bytes")
+        name: fields.pop(name)
+        for name in (
+            "kept_for_backward_bytes",
+            "activation_gradient_bytes",
+            "live_activation_gradient_bytes",
+            "gradient_bytes",
+            "optimizer_state_bytes",
+        )
     }
     return {**fields, "forward_backward_bytes": sizes.forward_backward_bytes, **trained}
 
