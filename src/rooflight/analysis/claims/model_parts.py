@@ -127,7 +127,7 @@ def _by_function(ledger: Ledger, name: str) -> ModelPart | None:
     rows = row_names(ledger) if is_function(name) else []
     if name not in rows:
         return None
-    return ModelPart(name, "op", (), _ops(ledger, lambda op: rows[op.index] == name))
+    return ModelPart(name, "module", (), _ops(ledger, lambda op: rows[op.index] == name))
 
 
 def _unknown(ledger: Ledger, name: str) -> ModelPart:
