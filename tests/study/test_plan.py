@@ -154,7 +154,7 @@ GRIDS = st.fixed_dictionaries(
         "seq": _NUMBERS,
         "dtype": _one_or_many(st.sampled_from(["fp32", "bf16"])),
         "tf32": st.one_of(st.booleans(), st.just([True, False])),
-        "on": _one_or_many(st.sampled_from(["h200", "k80", "here", "cpu"])),
+        "on": _one_or_many(st.sampled_from(["h200", "a100", "here", "cpu"])),
         "set": st.lists(st.dictionaries(_TEXT.filter(bool), st.one_of(_TEXT, st.integers(0, 9), st.booleans()), max_size=2),
                         min_size=1, max_size=2, unique_by=repr),
     },

@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Literal
 
 import msgspec
 
+from rooflight.errors import RooflightError
+from rooflight.hardware.device import Device
+from rooflight.hardware.devices import find
 from rooflight.metrics import FIT_WORDS, METRICS
 from rooflight.spec import StepSpec, fields_for
 
@@ -18,6 +22,8 @@ Key = tuple[str, Side]
 """What a journal files a side of a cell under."""
 HERE = "here"
 """The device of this machine: its GPU, or its processor where there is none."""
+PROCESSOR = "cpu"
+"""This machine's processor, also where it has a GPU."""
 
 
 class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -67,8 +73,19 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
         return coordinates | self.settings
 
     @property
+    def impossible(self) -> str:
+        """Why no such cell can be, on any machine: `no bf16 on NVIDIA V100 SXM2 16 GB`; empty where it can.
+
+        It is neither estimated nor predicted, measured or submitted, and no claim is about it.
+        """
+        precision, device = self.autocast or self.dtype, _device(self.on)
+        return "" if device is None or device.peak(precision) is not None else f"no {precision} on {device.title}"
+
+    @property
     def is_on_one_device(self) -> bool:
         """Can it be measured, where that device is?"""
+        if self.impossible:
+            return False
         return self.on is not None and self.gpus == self.nodes == 1 and not self.pad and not self.unmeasured
 
     @property
@@ -98,7 +115,18 @@ _ALWAYS = ("batch", "step", "dtype", "gpus")
 """Coordinates that are told of every cell."""
 
 
-State = Literal["done", "failed", "waiting"]
+@cache
+def _device(on: str | None) -> Device | None:
+    """As the database or its file describes it; `None`: this machine's, or one that cannot be read here."""
+    if on is None or on.casefold() in (HERE, PROCESSOR):
+        return None
+    try:
+        return find(on)
+    except RooflightError:
+        return None
+
+
+State = Literal["done", "failed", "waiting", "impossible"]
 
 
 class StudyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -111,7 +139,7 @@ class StudyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     cell: StudyCell
     """The step and the device."""
     state: State = "waiting"
-    """`done`, `failed` or `waiting`."""
+    """`done`, `failed`, `waiting`, or `impossible`: no machine can have such a cell."""
     values: dict[str, int | float] = {}
     """By `quantity.side`."""
     facts: dict[str, str] = {}

@@ -90,7 +90,9 @@ def outline(store: Store, *, elsewhere: bool = False) -> list[str]:
     here = [] if elsewhere else wanted_here(store, possible)
     traces = len(units_of(store, cells, ("estimated",)))
     lines = [f"{len(cells):,} cells into {store.folder}"]
-    finished = sum(row.state != "waiting" for row in store.rows)
+    finished = sum(row.state in ("done", "failed") for row in store.rows)
+    impossible = Counter(cell.impossible for cell in cells if cell.impossible)
+    lines += [f"{count:,} of them impossible, and left out: {why}" for why, count in impossible.items()]
     lines += [f"{finished:,} of them are finished already"] if finished else []
     lines.append(f"{len(estimated):,} steps to be estimated, with {traces:,} traces for all their batches")
     devices = Counter(cell.on for cell in predicted.values())

@@ -10,7 +10,8 @@ from rooflight.errors import RooflightError
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.machine import nvml
 from rooflight.machine.recognise import Recognised, this_device
-from rooflight.study.plan import PROCESSOR, is_of_this_machine
+from rooflight.study.cell import PROCESSOR
+from rooflight.study.plan import is_of_this_machine
 
 
 def gpu() -> Recognised | None:

@@ -22,15 +22,13 @@ from rooflight.hardware import devices
 from rooflight.models import registry
 from rooflight.parallel import layout
 from rooflight.spec import FIELDS, Field, fields_for
-from rooflight.study.cell import HERE, StudyCell, StudyRow
+from rooflight.study.cell import HERE, PROCESSOR, StudyCell, StudyRow
 from rooflight.study.hypotheses import StudyClaim, parse, unknown_names
 from rooflight.study.slurm.placement import check_placement
 
 MOST_CELLS = 100_000
 """More of them are a mistake in the grid."""
 MOST_BATCH = 1 << 24
-PROCESSOR = "cpu"
-"""This machine's processor, also where it has a GPU."""
 _LISTS = ("grid", "claim", "layers")
 Setting = str | int | float | bool
 
@@ -237,7 +235,9 @@ def _check_cells(plan: StudyPlan, where: str) -> None:
     for cell in itertools.chain.from_iterable(map(_cells_of, plan.grid)):
         try:
             cell.check()
-            return
+            if not cell.impossible:
+                return
+            refused = BadInput(f"there is {cell.impossible}: choose another precision with --dtype, or another device")
         except BadInput as error:
             refused = error
     if refused is not None:

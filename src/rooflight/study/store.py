@@ -53,6 +53,8 @@ class Store(StudyJournal):
 
     def sides(self, cell: StudyCell) -> list[Side]:
         """What the cell asks for, as far as anybody knows."""
+        if cell.impossible:
+            return []
         asked: list[Side] = ["estimated"]
         asked += ["predicted"] if cell.on is not None else []
         if self.is_measurable(cell) and (self.plan.measure is True or self.is_wanted((cell.id, "measured"))):
@@ -74,6 +76,8 @@ class Store(StudyJournal):
         entries = {side: entry for side in sides if (entry := self.entry(cell.key(side))) is not None}
         failures = {side: entry.failure for side, entry in entries.items() if entry.state == "failed"}
         notes = [cell.unmeasured] if cell.unmeasured and self.plan.measure is not False else []
+        if cell.impossible:
+            return StudyRow(cell=cell, state="impossible", notes=(f"impossible: {cell.impossible}",))
         for side, entry in entries.items():
             damage = damaged.get(cell.key(side))
             notes += [*entry.notes, *([_damage_note(side, damage, self.folder)] if damage else [])]

@@ -11,7 +11,14 @@ from rooflight import formatting
 from rooflight.reporting.document import Document, Section, filled, table_sections
 from rooflight.reporting.sections.study_claims import claim_table, counted, counter_table, gap_table, spelled_out
 from rooflight.reporting.sections.study_layers import layer_table, speed_table
-from rooflight.reporting.sections.study_tables import axis_columns, cell_table, csv_table, headline, unreliable
+from rooflight.reporting.sections.study_tables import (
+    axis_columns,
+    cell_table,
+    csv_table,
+    headline,
+    impossible_lines,
+    unreliable,
+)
 from rooflight.reporting.sections.study_trends import trend_tables
 from rooflight.reporting.table import Cells, Column, Table, table_of
 from rooflight.spec import shell
@@ -105,7 +112,7 @@ def _notes(rows: Sequence[StudyRow]) -> list[str]:
     """What cells noted, the same once, with how many said so."""
     cells_of: dict[str, list[str]] = {}
     for row in rows:
-        for note in row.notes:
+        for note in row.notes if row.state != "impossible" else ():
             cells_of.setdefault(note, []).append(row.cell.slug)
     lines = [
         f"note: {cells[0]}{f' and {len(cells) - 1} more' if len(cells) > 1 else ''}: {note}"
@@ -114,7 +121,7 @@ def _notes(rows: Sequence[StudyRow]) -> list[str]:
     devices = dict.fromkeys(device for row in rows if (device := row.facts.get("device")))
     first = [f"measured on {', '.join(devices)}"] if devices else []
     more = [f"and {len(lines) - _NOTES} more notes: --json has them"] if len(lines) > _NOTES else []
-    return [*first, *lines[:_NOTES], *more]
+    return [*first, *impossible_lines(rows), *lines[:_NOTES], *more]
 
 
 def study_data(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str | None = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -72,10 +73,8 @@ _COLUMNS: Cells[StudyRow] = [
 def summary_document(rows: Sequence[StudyRow], plan: StudyPlan, *, most: int | None = None) -> Document:
     """What became of every cell; `most`: so many lines at most of each kind."""
     shown = rows if most is None or len(rows) <= most + 1 else rows[:most]
-    notes = [
-        *failure_lines(rows),
-        *(f"note: {note}" for note in dict.fromkeys(note for row in rows for note in row.notes)),
-    ]
+    noted = dict.fromkeys(note for row in rows if row.state != "impossible" for note in row.notes)
+    notes = [*impossible_lines(rows), *failure_lines(rows), *(f"note: {note}" for note in noted)]
     return Document(
         title=headline(rows, plan),
         lines=(*((plan.about,) if plan.about else ()), *unreliable(rows)),
@@ -108,7 +107,8 @@ def unreliable(rows: Sequence[StudyRow]) -> tuple[str, ...]:
 def headline(rows: Sequence[StudyRow], plan: StudyPlan) -> str:
     """`resnet50: 12 cells, 11 done, 1 failed`."""
     states = [row.state for row in rows]
-    counts = [f"{states.count(state):,} {state}" for state in ("done", "failed", "waiting") if state in states]
+    kinds = ("done", "failed", "waiting", "impossible")
+    counts = [f"{states.count(state):,} {state}" for state in kinds if state in states]
     title = plan.title or ", ".join(dict.fromkeys(row.cell.model for row in rows))
     return f"{title}: {len(rows):,} {'cell' if len(rows) == 1 else 'cells'}, {', '.join(counts)}"
 
@@ -143,6 +143,15 @@ def axis_columns(rows: Sequence[StudyRow]) -> list[tuple[Column, Callable[[Study
 
 def _coordinate(axis: str, missing: Any = None) -> Callable[[StudyRow], Any]:
     return lambda row: row.cell.coordinates.get(axis, missing)
+
+
+def impossible_lines(rows: Sequence[StudyRow]) -> list[str]:
+    """Cells that no machine can have, the same reason once."""
+    counts = Counter(row.cell.impossible for row in rows if row.state == "impossible")
+    return [
+        f"impossible: {why} ({count:,} {'cell is' if count == 1 else 'cells are'} left out, of claims too)"
+        for why, count in counts.items()
+    ]
 
 
 def failure_lines(rows: Sequence[StudyRow]) -> list[str]:

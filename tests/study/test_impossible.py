@@ -1,0 +1,58 @@
+"""Cells that no machine can have, as bf16 on a V100: never worked on, said once, and left out of claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rooflight.errors import BadInput
+from rooflight.reporting.sections.study_document import study_document
+from rooflight.study.api import prepare
+from rooflight.study.cell import StudyCell
+from rooflight.study.hypotheses import claims
+from rooflight.study.launch import outline, units_of
+from rooflight.study.plan import plan_of
+from rooflight.study.work import run_side
+
+
+def test_a_precision_that_the_device_lacks() -> None:
+    assert StudyCell(model="m", dtype="bf16", on="v100-sxm2-16").impossible.startswith("no bf16 on NVIDIA")
+    assert StudyCell(model="m", autocast="bf16", on="k80").impossible
+    for on in ("h200", "here", "cpu", None):
+        assert not StudyCell(model="m", dtype="bf16", on=on).impossible
+    assert not StudyCell(model="m", dtype="fp16", on="v100-sxm2-16").impossible
+
+
+def test_it_is_left_out_and_said_once(tmp_path: Path) -> None:
+    axes = {"batch": [1, 8], "dtype": ["fp32", "bf16"], "on": ["v100-sxm2-16", "h200"], "measure": True}
+    with prepare("mnist-cnn", tmp_path / "s", axes) as store:
+        of_v100 = {cell.id for cell in store.cells if cell.impossible}
+        assert len(of_v100) == 2
+        assert not of_v100 & {cell.id for cell in store.waiting()}  # what is waiting is what Slurm is given
+        units = units_of(store, store.cells, ("estimated", "predicted", "measured"))
+        assert not of_v100 & {cell.id for unit in units for cell in unit.cells}
+        assert "2 of them impossible, and left out: no bf16 on NVIDIA Tesla V100 SXM2 16 GB" in outline(store)
+        run_side(store, store.cells[:1], "estimated")
+        rows = store.rows
+    assert {row.cell.id for row in rows if row.state == "impossible"} == of_v100
+    document = study_document(rows, store.plan)
+    said = [line for line in document.notes if "impossible" in line]
+    assert said == ["impossible: no bf16 on NVIDIA Tesla V100 SXM2 16 GB (2 cells are left out, of claims too)"]
+
+
+def test_a_claim_is_not_about_it(tmp_path: Path) -> None:
+    """Held by the cells that can be; the others are no missing value."""
+    axes = {"batch": 1, "dtype": ["fp32", "bf16"], "on": ["v100-sxm2-16", "h200"]}
+    with prepare("mnist-cnn", tmp_path / "s", axes) as store:
+        for side in ("estimated", "predicted"):
+            for cell in store.cells:
+                if not cell.impossible:
+                    run_side(store, [cell], side)
+        (judged,) = claims(["time.predicted > 1 us"], store.rows)
+    assert judged.verdict == "held" and len(judged.points) == 3 and judged.missing == ()
+
+
+def test_a_study_of_nothing_else_is_a_slip() -> None:
+    with pytest.raises(BadInput, match="no bf16 on NVIDIA"):
+        plan_of({"grid": {"model": "mnist-cnn", "dtype": "bf16", "on": "v100-sxm2-16"}}, "the study")
