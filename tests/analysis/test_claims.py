@@ -460,12 +460,6 @@ def test_a_live_module_needs_another_call() -> None:
 def test_rows_of_something_else_say_which_ledger_is_needed() -> None:
     ledger = book("vgg11", 16)
     cases: list[tuple[dict[str, object], str, str]] = [
-        (
-            {"model": "vgg13", "quantity": "params"},
-            "the ledger is of vgg11, the row of vgg13",
-            "rooflight estimate vgg13 --batch 16 -o run.json",
-        ),
-        ({"model": "VGG-13", "quantity": "params"}, "the row of VGG-13", "rooflight estimate vgg13 --batch 16"),
         ({"model": "My net (2)", "quantity": "params"}, "the row of My net (2)", "a ledger of My net (2)"),
         ({"step": "training", "quantity": "flops"}, "the ledger is of an inference", "--step train"),
         ({"precision": "bf16", "quantity": "param bytes"}, "the ledger is in fp32", "--dtype bf16"),

@@ -105,8 +105,14 @@ def test_3_macs_and_flops_mixed() -> None:
     assert across.rows[1].says("macs-for-flops")
     assert across.has("macs-and-flops-mixed") and not across.passes
     k80 = number(VGG16, place_of("VGG16 K80 single precision", "inference time"))
-    named(k80, "macs-against-a-peak")
-    assert k80.off_by == pytest.approx(0.5)
+    named(k80, "macs-against-a-peak", "board-for-die")
+    # FLOPs by the peak of one die: 2 x 15,470,264,320 / 4.368 T.
+    assert k80.answer is not None and float(k80.answer.number) == pytest.approx(7.0835e-3, rel=1e-4)
+    double = number(VGG16, place_of("VGG16 K80 double precision", "inference time"))
+    assert double.answer is not None and float(double.answer.number) == pytest.approx(21.25e-3, rel=1e-3)
+    rate = number(VGG16, place_of("VGG16 K80 single precision", "throughput"))
+    named(rate, "macs-against-a-peak")
+    assert rate.answer is not None and float(rate.answer.number) == pytest.approx(141.17, rel=1e-4)
 
 
 def test_4_total_is_not_the_sum() -> None:

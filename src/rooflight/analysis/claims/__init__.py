@@ -17,7 +17,7 @@ from dataclasses import replace
 from rooflight.analysis.claims.claim import WORDS, Answer, CheckedTable, Claim, ClaimVerdict, JudgedClaim
 from rooflight.analysis.claims.cross_row_checks import findings, settled
 from rooflight.analysis.claims.judging import ClaimsJudge
-from rooflight.analysis.claims.ledger_query import LedgerBook
+from rooflight.analysis.claims.ledger_shelf import LedgerShelf
 from rooflight.analysis.claims.table import parse_claims, read_claims
 from rooflight.analysis.finding import Finding
 from rooflight.ledger import Ledger
@@ -36,12 +36,16 @@ __all__ = [
 ]
 
 
-def check(ledger: Ledger, claims: Sequence[Claim], *, file: str = "", strict: bool = False) -> CheckedTable:
-    """Judge every row of a table, and the table as a whole. `strict`: what is right only under another convention is
-    wrong."""
-    judge = ClaimsJudge(LedgerBook(ledger), claims)
+def check(
+    ledger: Ledger | Sequence[Ledger], claims: Sequence[Claim], *, file: str = "", strict: bool = False
+) -> CheckedTable:
+    """Judge every row of a table, and the table as a whole, by one ledger or several: each row by the one that is of
+    its model, step, device and batch. `strict`: what is right only under another convention is wrong."""
+    ledgers = (ledger,) if isinstance(ledger, Ledger) else tuple(ledger)
+    judge = ClaimsJudge(LedgerShelf(ledgers), claims)
     rows = settled(judge, [judge.judged(claim) for claim in claims])
     over_rows = tuple(findings(judge, rows))
     if strict:
         rows = [replace(row, verdict="wrong") if row.verdict == "convention" else row for row in rows]
-    return CheckedTable(file=file, ledger=ledger, rows=tuple(rows), findings=over_rows)
+    traced = tuple(book.ledger for book in judge.shelf.traced.values())
+    return CheckedTable(file=file, ledgers=ledgers, traced=traced, rows=tuple(rows), findings=over_rows)

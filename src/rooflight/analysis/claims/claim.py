@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
-from rooflight.analysis.claims.quantities import NamedQuantity
+from rooflight.analysis.claims.quantities import KindName, NamedQuantity
 from rooflight.analysis.finding import Finding, FoundValue, Number
 from rooflight.ledger import Ledger
 from rooflight.units import Unit
@@ -82,6 +82,8 @@ class Claim:
     precision: str = ""
     device: str = ""
     model: str = ""
+    said_kind: KindName | None = None
+    """In a column of its own."""
     note: str = ""
     remarks: Mapping[str, str] = field(default_factory=dict)
     """Columns that nobody asked for."""
@@ -101,6 +103,11 @@ class Claim:
     def amount(self) -> Amount | None:
         """The number that it states; `None` for a bound, a shape or a word."""
         return self.stated if isinstance(self.stated, Amount) and not self.stated.bound else None
+
+    @property
+    def kind(self) -> KindName | None:
+        """Measured or estimated, where the row says it: in its column, or by a word of its quantity."""
+        return self.said_kind or (self.named.kind if self.named is not None else None)
 
     @property
     def per_sample(self) -> bool:
@@ -147,8 +154,6 @@ class Answer:
     high: Number | None = None
     rows: tuple[int, ...] = ()
     """Rows of the table that it follows from."""
-    mistaken: tuple[Finding, ...] = ()
-    """What known mistakes make of the same rows."""
 
     @property
     def number(self) -> Fraction:
@@ -219,9 +224,16 @@ class CheckedTable:
     """A whole table."""
 
     file: str
-    ledger: Ledger
+    ledgers: tuple[Ledger, ...]
     rows: tuple[JudgedClaim, ...]
     findings: tuple[Finding, ...]
+    traced: tuple[Ledger, ...] = ()
+    """Of built-in models that rows name, and none of the ledgers is of."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """That rows are held against which name no model."""
+        return self.ledgers[0]
 
     @property
     def counts(self) -> Counter[str]:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from rooflight.analysis.claims.claim import Amount, CannotTell, Claim, JudgedClaim, number_of
+from rooflight.analysis.claims import matching
+from rooflight.analysis.claims.claim import Amount, Answer, CannotTell, Claim, JudgedClaim, number_of
 from rooflight.analysis.claims.device_claims import run_of
 from rooflight.analysis.claims.estimated_answers import ANSWERS
-from rooflight.analysis.claims.judging import ClaimsJudge
+from rooflight.analysis.claims.judging import ClaimsJudge, times_batch
 from rooflight.analysis.claims.ledger_query import scope_of
-from rooflight.analysis.claims.row_inference import batches_between
 from rooflight.analysis.finding import Finding
 
 _COVERED = 0.999
@@ -66,21 +66,24 @@ def _totals(judge: ClaimsJudge, rows: list[JudgedClaim]) -> Iterator[Finding]:
             continue
         if not added.number or not _covers(judge, claim):
             continue
-        slack = sum((_half(part, claim) for part in judge.table.layers_of(claim)), Fraction(0))
-        if claim.stated.touches(added.number - slack, added.number + slack):
+        if matching.states(claim.stated, added):
             continue
         text = f"row {claim.row} is no sum of its rows: {added.how} is {float(added.number):,.12g}"
         if claim.stated.value:
             text += f", {float(added.number / claim.stated.value):.3g} times it"
+        if (batch := _batch_between(judge, claim, added)) is not None:
+            text += f": {batch}"
         yield Finding("total-not-the-sum", text, rows=(claim.row, *added.rows))
 
 
-def _half(part: Claim, total: Claim) -> Fraction:
-    """By how much a rounded row may be off in the sum."""
-    assert isinstance(part.stated, Amount)
-    if part.stated.low is None or part.stated.high is None:
-        return Fraction(0)
-    return (part.stated.high - part.stated.low) / 2 * batches_between(part, total)
+def _batch_between(judge: ClaimsJudge, claim: Claim, added: Answer) -> str | None:
+    """Is the total that of a batch, and its rows of one sample, or the other way round?"""
+    for batch in judge.batches(claim):
+        if matching.states(claim.stated, times_batch(added, Fraction(batch))):
+            return f"it is {batch} times them, as if they were of one sample and it of batch {batch}"
+        if matching.states(claim.stated, times_batch(added, Fraction(1, batch))):
+            return f"it is a {batch}th of them, as if they were of batch {batch} and it of one sample"
+    return None
 
 
 def _covers(judge: ClaimsJudge, total: Claim) -> bool:
@@ -89,7 +92,7 @@ def _covers(judge: ClaimsJudge, total: Claim) -> bool:
         return False
     try:
         right, *parts = (
-            number_of(ANSWERS[total.name](scope_of(judge.book, replace(claim, batch=None), total.name)).value)
+            number_of(ANSWERS[total.name](scope_of(judge.book(total), replace(claim, batch=None), total.name)).value)
             for claim in (total, *judge.table.layers_of(total))
         )
     except CannotTell:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from rooflight.analysis.claims import (
@@ -11,7 +11,8 @@ from rooflight.analysis.claims import (
     estimated_answers,
     matching,
     measured_answers,
-    mistakes,
+    rate_claims,
+    ratio_claims,
 )
 from rooflight.analysis.claims.claim import (
     Amount,
@@ -25,30 +26,37 @@ from rooflight.analysis.claims.claim import (
     unknown,
     wrong,
 )
-from rooflight.analysis.claims.conventions import ClaimCase, conventions, tried
+from rooflight.analysis.claims.conventions import ClaimCase
 from rooflight.analysis.claims.ledger_query import LedgerBook, device_of, scope_of
-from rooflight.analysis.claims.model_parts import part_of
-from rooflight.analysis.claims.quantities import QUANTITIES, Operand, misspelt_counter
-from rooflight.analysis.claims.row_inference import ClaimTable
+from rooflight.analysis.claims.ledger_shelf import LedgerShelf
+from rooflight.analysis.claims.quantities import QUANTITIES, misspelt_counter
+from rooflight.analysis.claims.rate_terms import as_quantity
+from rooflight.analysis.claims.row_inference import TIMES, WORKSPACE_SIGN, ClaimTable
 from rooflight.analysis.finding import Finding
-from rooflight.analysis.sanity.ratios import explain, memory_ratio
-from rooflight.errors import BadInput
 
-_NEAR = 0.15
-"""What may be left of a ratio that conventions explain."""
-_IN_USE = ("gpu_memory_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
 _MEMORY = ("peak_allocated_bytes", "peak_reserved_bytes", "gpu_memory_bytes", "param_bytes", "output_bytes",
            "total_size")  # fmt: skip
 """What people call memory."""
+_EITHER = ("flops", "ops", "macs", "bytes", "intensity")
+"""What a formula gives, and beside the name of a device a run may have given as well."""
+_WORKSPACES = ("workspace_bytes", *WORKSPACE_SIGN)
+_ASK = "measured or estimated? It is not what the formulas give, and a run may have given it"
+_MOST_BATCH = 12
+"""Of the powers of two that a total may have been multiplied by."""
 
 
 class ClaimsJudge:
-    """A ledger and a table. Rows may follow from others, so each is judged when it is first asked for."""
+    """Ledgers and a table. Rows may follow from others, so each is judged when it is first asked for."""
 
-    def __init__(self, book: LedgerBook, claims: Sequence[Claim]) -> None:
-        self.book = book
-        self.table = ClaimTable(claims, book.ledger.header.model, book.ledger.header.batch)
+    def __init__(self, shelf: LedgerShelf, claims: Sequence[Claim]) -> None:
+        self.shelf = shelf
+        header = shelf.first.ledger.header
+        self.table = ClaimTable(claims, header.model, header.batch)
         self._judged: dict[int, JudgedClaim] = {}
+
+    def book(self, claim: Claim) -> LedgerBook:
+        """The ledger that a row is held against."""
+        return self.shelf.book(claim)
 
     def judged(self, claim: Claim) -> JudgedClaim:
         if claim.row not in self._judged:
@@ -75,13 +83,13 @@ class ClaimsJudge:
     def case(self, claim: Claim) -> ClaimCase:
         """The row with the ledger's answer; raises `CannotTell`."""
         assert claim.named is not None
-        name = _meant(claim)
-        scope = scope_of(self.book, claim, name, metric=claim.named.metric, per_sample=claim.named.per_sample)
-        if name in estimated_answers.ANSWERS and not (name == "growth_bytes" and self.book.is_measured):
+        name, book = _meant(claim), self.book(claim)
+        scope = scope_of(book, claim, name, metric=claim.named.metric, per_sample=claim.named.per_sample)
+        if name in estimated_answers.ANSWERS and not (name == "growth_bytes" and book.is_measured):
             estimated_answers.check_known(scope)
             answer = estimated_answers.ANSWERS[name](scope)
         else:
-            measured_answers.check_run(self.book, claim, device_of(claim))
+            measured_answers.check_run(book, claim, device_of(claim))
             if name not in measured_answers.ANSWERS:
                 raise CannotTell("whose time it is must be said: wall time, GPU-busy time or kernel time")
             answer = measured_answers.ANSWERS[name](scope)
@@ -89,17 +97,42 @@ class ClaimsJudge:
 
     def _answered(self, claim: Claim) -> JudgedClaim:
         try:
-            if claim.name == "intensity" and claim.device:  # formulas tell it as well, but this is of a run there
-                measured_answers.check_run(self.book, claim, device_of(claim))
-            case = self.case(claim)
+            judged = self.compared(self.case(claim))
         except CannotTell as why:
             return self._without_ledger(claim, why)
-        if case.name == "intensity" and measured_answers.is_own(case.scope, device_of(claim)):
-            return self._intensity(case)
-        return self.compared(case)
+        if judged.verdict != "wrong":
+            return judged
+        if claim.name in _EITHER and claim.device and claim.kind is None:
+            return self._either(claim, judged)
+        if claim.name in _WORKSPACES and (other := self._other_engine(claim)) is not None:
+            return other
+        return judged
 
-    def _intensity(self, case: ClaimCase) -> JudgedClaim:
-        """Of a measured part as counted or by formula: both are right, and which one is said."""
+    def _either(self, claim: Claim, judged: JudgedClaim) -> JudgedClaim:
+        """A value beside a device that no formula gives: wrong only where a known mistake gives it, or where it could
+        have been counted by nobody."""
+        is_rough = isinstance(claim.stated, Amount) and claim.stated.spread > matching.MOST_SPREAD
+        if judged.because and not is_rough:
+            return judged
+        counted = as_quantity(claim, "executed_flops")
+        if claim.name == "flops" and (missed := device_claims.tensor_work(self, counted)) is not None:
+            return wrong(claim, *missed)
+        assert judged.answer is not None
+        value = number_of(judged.answer.value)
+        by_formula = "" if value is None else f": {float(value):,.12g} by formula ({judged.answer.how})"
+        return unknown(claim, f"{_ASK}{by_formula}", "a column kind that says measured or estimated")
+
+    def _intensity(self, claim: Claim) -> JudgedClaim:
+        """Of a run on a device by its rows; of a measured part as counted or by formula, which are both right; else by
+        formula."""
+        book, device = self.book(claim), device_of(claim)
+        if claim.device and claim.kind != "estimated" and not (book.is_measured and book.device is device):
+            by_rows = rate_claims.judged_intensity(self, claim)
+            if by_rows is not None:
+                return by_rows
+        case = self.case(claim)
+        if claim.kind == "estimated" or not measured_answers.is_own(case.scope, device):
+            return self._answered(claim)
         formula, counted = case.answer, tuple(measured_answers.intensities(case.scope))
         ways = [(answer, f"as counted: {answer.how}") for answer in counted]
         for answer, which in (*ways, (formula, f"by formula: {formula.how}")):
@@ -123,10 +156,39 @@ class ClaimsJudge:
         return replace(wrong(claim, answer, *because, reason=reason), ambiguous=len(because) > 1)
 
     def _by_own_rows(self, claim: Claim) -> tuple[Finding, ...]:
-        """A value that is only as wrong as the rows it was made of."""
-        inferred = self.table.follows(claim)
-        is_followed = inferred is not None and matching.states(claim.stated, inferred)
-        return (self.follows(inferred),) if inferred is not None and is_followed else ()
+        """A value that is only as wrong as the rows it was made of: their sum, a batch of it, or their quotient."""
+        for inferred, text in self._own_values(claim):
+            if matching.states(claim.stated, inferred):
+                found = self.follows(inferred)
+                return (found.also("total-of-another-batch", text) if text else found,)
+        return ()
+
+    def _own_values(self, claim: Claim) -> Iterator[tuple[Answer, str]]:
+        if claim.name == "share":
+            yield from ((answer, "") for answer in self._own_shares(claim))
+        if (added := self.table.sum_of_rows(claim)) is None:
+            return
+        yield added, ""
+        for batch in self.batches(claim):
+            if claim.name in ("flops", "macs", "ops", "bytes", "output_bytes"):
+                yield times_batch(added, Fraction(batch)), f"its rows are of one sample and it is of batch {batch}"
+                text = f"its rows are of batch {batch} and it is of one sample"
+                yield times_batch(added, Fraction(1, batch)), text
+
+    def batches(self, claim: Claim) -> list[int]:
+        """Those that the row, the table and the ledger speak of, and the usual ones."""
+        header = self.book(claim).ledger.header
+        known = (claim.batch, *(row.batch for row in self.table.claims), header.batch)
+        usual = (2**power for power in range(1, _MOST_BATCH + 1))
+        return [batch for batch in dict.fromkeys((*known, *usual)) if batch is not None and batch > 1]
+
+    def _own_shares(self, claim: Claim) -> Iterator[Answer]:
+        for name in ("ops", "flops", "macs"):
+            part, whole = self.table.find((name,), claim), self.table.find((name,), replace(claim, layer=""))
+            if part is not None and whole is not None and whole.ends[0] > 0 and part.claim.row != whole.claim.row:
+                low, high = part.ends[0] / whole.ends[1], part.ends[1] / whole.ends[0]
+                rows = (part.claim.row, whole.claim.row)
+                yield Answer(part.value / whole.value, f"{part} / {whole}", "the table", low, high, rows=rows)
 
     def follows(self, inferred: Answer) -> Finding:
         """That a value is only as wrong as the rows it was made of."""
@@ -141,20 +203,57 @@ class ClaimsJudge:
     # What only the table answers.
 
     def _without_ledger(self, claim: Claim, why: CannotTell) -> JudgedClaim:
-        inferred = self.table.follows(claim)
-        if inferred is not None:
-            return self._followed(claim, inferred, why)
-        missed = device_claims.tensor_work(self, claim)
-        if missed is not None:
+        if claim.name in _WORKSPACES and (other := self._other_engine(claim)) is not None:
+            return replace(other, reason=f"{other.reason}; {why.reason}" if other.reason else why.reason)
+        if (added := self.table.sum_of_rows(claim)) is not None:
+            return self._added_up(claim, added, why)
+        if claim.name == "executed_flops" and (missed := device_claims.tensor_work(self, claim)) is not None:
             return wrong(claim, *missed)
-        if claim.name == "workspace_bytes" and (winograd := device_claims.workspace(self, claim)) is not None:
-            return right(claim, winograd, why.reason)
-        reason = why.reason
-        if claim.name == "time" and self.book.is_measured:
-            times = measured_answers.scopes_of_time(scope_of(self.book, claim, "wall_time"))
-            if (time := next(matching.matching(claim.stated, times), None)) is not None:
-                reason += f"; the value is that of {time.text}"
-        return unknown(claim, reason, why.needs)
+        return unknown(claim, why.reason, why.needs)
+
+    def _added_up(self, claim: Claim, added: Answer, why: CannotTell) -> JudgedClaim:
+        """The verdict on a total by its rows, which may be all that it has, or some."""
+        wrongs = {row.claim.row: row for row in map(self.row, added.rows) if row.verdict == "wrong"}
+        if not matching.states(claim.stated, added):
+            if (prefix := matching.by_prefix(claim.stated, added)) is not None:
+                return right_by(claim, added, prefix)
+            how = f"{added.how} is {float(added.number):,.12g}; whether they are all of it, the ledger does not tell"
+            return unknown(claim, f"{why.reason}; {how}", why.needs)
+        if wrongs:
+            listed = ", ".join(map(str, wrongs))
+            return unknown(claim, f"it is {added.how}, of which {listed} {'is' if len(wrongs) == 1 else 'are'} wrong")
+        return right(claim, added, f"it follows from the table itself; {why.reason}")
+
+    def _other_engine(self, claim: Claim) -> JudgedClaim | None:
+        """Memory of an op that a run of the ledger does not tell: which engine runs is the library's choice. Right
+        where it is what cuDNN's Winograd needs, or adds up with the table's own workspace; `None` where neither."""
+        if claim.name == "workspace_bytes":
+            winograd = device_claims.workspace(self, claim)
+            return None if winograd is None else right(claim, winograd)
+        workspace = self.table.find(("workspace_bytes",), claim)
+        if workspace is None or self.judged(workspace.claim).verdict == "wrong":
+            return None
+        sign = WORKSPACE_SIGN[claim.name]
+        for output, text, rows in self._outputs(claim):
+            ends = sorted(end + sign * part for end, part in zip(output, workspace.ends[::sign], strict=True))
+            how = f"output {text} {'+' if sign > 0 else '-'} workspace {workspace}"
+            value = (ends[0] + ends[1]) / 2
+            answer = Answer(value, how, "the table", *ends, rows=(*rows, workspace.claim.row))
+            if matching.states(claim.stated, answer):
+                return right(claim, answer, "it follows from the table itself")
+            if (prefix := matching.by_prefix(claim.stated, answer)) is not None:
+                return right_by(claim, answer, prefix)
+        return None
+
+    def _outputs(self, claim: Claim) -> Iterator[tuple[tuple[Fraction, Fraction], str, tuple[int, ...]]]:
+        """By the ledger, and as the table states it: what is wrong elsewhere is no reason against a sum."""
+        try:
+            value = self.case(as_quantity(claim, "output_bytes")).number
+            yield (value, value), f"{float(value):,.12g} B", ()
+        except CannotTell:
+            pass
+        if (row := self.table.find(("output_bytes",), claim)) is not None:
+            yield row.ends, str(row), (row.claim.row,)
 
     def _memory(self, claim: Claim) -> JudgedClaim:
         """Memory that does not say whose: never judged, but told what it would be."""
@@ -170,30 +269,10 @@ class ClaimsJudge:
         said = f"; the value is that of {' and of '.join(meant)}" if meant else ""
         return unknown(claim, f"whose memory it is must be said: one of {', '.join(_MEMORY)}{said}")
 
-    def _followed(self, claim: Claim, inferred: Answer, why: CannotTell) -> JudgedClaim:
-        """The verdict on a row by the rows it follows from."""
-        if not matching.states(claim.stated, inferred):
-            if (prefix := matching.by_prefix(claim.stated, inferred)) is not None:
-                return right_by(claim, inferred, prefix)
-            if because := tuple(matching.matching(claim.stated, inferred.mistaken)):
-                return wrong(claim, inferred, *because)
-            text = f"{inferred.how} gives {float(inferred.number):,.6g}, not this"
-            return wrong(claim, inferred, Finding("does-not-follow", text, inferred.value))
-        ingredients = [self.row(number) for number in inferred.rows]
-        if any(row.verdict == "wrong" for row in ingredients):
-            # What would follow, had the wrong rows been right.
-            meant = {row.claim.row: row.right_value for row in ingredients}
-            values = {number: value for number, value in meant.items() if value is not None}
-            corrected = replace(self.table, right=values).follows(claim) if values else None
-            return wrong(claim, corrected or inferred, self.follows(inferred))
-        ways = [finding for row in ingredients if row.verdict == "convention" for finding in row.because]
-        if ways:
-            return right_by(claim, inferred, *ways)
-        return right(claim, inferred, f"it follows from the table itself; {why.reason}")
-
     def _counter(self, claim: Claim) -> JudgedClaim:
         assert claim.named is not None
-        measured = self.book.measured if self.book.is_measured else None
+        book = self.book(claim)
+        measured = book.measured if book.is_measured else None
         counters = frozenset() if measured is None else frozenset(measured.step) | measured.known
         meant = misspelt_counter(claim.named.metric, counters)
         if meant is not None:
@@ -208,6 +287,13 @@ class ClaimsJudge:
         return self._answered(claim)
 
 
+def times_batch(added: Answer, factor: Fraction) -> Answer:
+    """A sum of rows, had each been of another batch."""
+    low, high = (None if end is None else Fraction(end) * factor for end in (added.low, added.high))
+    text = f"{factor} × {added.how}" if factor > 1 else f"{added.how} / {1 / factor}"
+    return replace(added, value=added.number * factor, low=low, high=high, how=text)
+
+
 def _meant(claim: Claim) -> str:
     """The quantity, where its unit does not say that it is the other one: FLOPs in GMAC are multiply-adds."""
     unit = claim.stated.unit.base if isinstance(claim.stated, Amount) else ""
@@ -216,125 +302,11 @@ def _meant(claim: Claim) -> str:
     return "flops" if claim.name == "macs" and unit == "flop" else claim.name
 
 
-# One quantity by another: each side from the ledger, or from the table's own rows where the ledger has none.
-
-
-@dataclass(frozen=True)
-class RatioSide:
-    """One number of the two. `case` where the ledger has it, `row` where the table states it."""
-
-    name: str
-    value: Fraction
-    text: str
-    case: ClaimCase | None
-    row: int | None
-    stated: Fraction | None
-    """By the table, also where the ledger has it."""
-
-
-def _judge_ratio(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
-    assert claim.named is not None and claim.named.parts is not None
-    above, below = (_side(judge, claim, operand) for operand in claim.named.parts)
-    if not below.value:
-        raise CannotTell(f"{below.text} is 0, and nothing is divided by it")
-    rows = tuple(side.row for side in (above, below) if side.row is not None and side.case is None)
-    value = above.value / below.value
-    answer = Answer(value, f"{above.text} / {below.text}", "the ledger" + (" and the table" if rows else ""), rows=rows)
-    unlike = _unlike(judge, claim, above, below)
-    if matching.states(claim.stated, answer):
-        if unlike is not None:
-            return right_by(claim, answer, unlike)
-        return right(claim, answer, "it follows from the table itself" if rows else "")
-    mistaken = matching.matching(claim.stated, _mistaken(above, below))
-    findings = (*filter(None, [unlike]), *_by_own_rows(judge, claim, above, below), *mistaken)
-    return wrong(claim, answer, *_once(findings), reason=_explained(claim, value))
-
-
-def _side(judge: ClaimsJudge, claim: Claim, operand: Operand) -> RatioSide:
-    side = replace(
-        claim, named=operand.named, device=operand.on or claim.device, quantity=operand.named.written, row=-1
-    )
-    if operand.of:
-        is_layer = _is_layer(judge, operand.of)
-        side = replace(side, layer=operand.of) if is_layer else replace(side, model=operand.of)
-    name = operand.named.quantity.name
-    row = judge.table.find((name,), side)
-    stated = None if row is None else row.value
-    try:
-        case = judge.case(side)
-    except CannotTell as why:
-        if row is None:
-            raise CannotTell(f"{operand.named.written}: {why.reason}", why.needs) from None
-        meant = judge.row(row.claim.row).right_value
-        row = row if meant is None else replace(row, value=meant, corrected=True)
-        return RatioSide(name, row.value, str(row), None, row.claim.row, stated)
-    value = number_of(case.answer.value)
-    if value is None:
-        raise CannotTell(f"{operand.named.written} is no number to divide")
-    text = f"{operand.named.written} {float(value):,.12g}"
-    return RatioSide(name, value, text, case, None if row is None else row.claim.row, stated)
-
-
-def _is_layer(judge: ClaimsJudge, of: str) -> bool:
-    try:
-        part_of(judge.book.ledger, of)
-    except CannotTell:
-        return False
-    return True
-
-
-def _by_own_rows(judge: ClaimsJudge, claim: Claim, above: RatioSide, below: RatioSide) -> tuple[Finding, ...]:
-    """Does the division follow from the numbers that the table states for both?"""
-    if above.stated is None or not below.stated or above.row is None or below.row is None:
-        return ()
-    how = f"row {above.row} / row {below.row}"
-    quotient = Answer(above.stated / below.stated, how, "the table", rows=(above.row, below.row))
-    if not matching.states(claim.stated, quotient):
-        return ()
-    others = [code for row in quotient.rows for cause in judge.row(row).because[:1] for code in cause.codes]
-    finding = judge.follows(quotient)
-    return (replace(finding, code="+".join(dict.fromkeys((*finding.codes, *others)))),)
-
-
-def _mistaken(above: RatioSide, below: RatioSide) -> Iterator[Finding]:
-    """What the quotient would be with one of its sides mistaken."""
-    for side, other, is_above in ((above, below, True), (below, above, False)):
-        if side.case is None:
-            continue
-        where = "above" if is_above else "below"
-        for finding in (*conventions(side.case), *tried(mistakes.LIKELY, side.case)):
-            if value := number_of(finding.value):
-                quotient = value / other.value if is_above else other.value / value
-                yield Finding(finding.code, f"{side.name} {where} the line: {finding.text}", quotient)
-
-
-def _unlike(judge: ClaimsJudge, claim: Claim, above: RatioSide, below: RatioSide) -> Finding | None:
-    """All the memory of a process against one part of what it holds."""
-    if above.name not in _IN_USE or below.name != "param_bytes":
-        return None
-    try:
-        text = memory_ratio(float(above.value), judge.book.ledger).finding.text
-    except (BadInput, ZeroDivisionError):
-        text = "parameters are a part of what a step keeps: gradients, optimizer state and activations are the rest"
-    return Finding("parameters-for-memory", text, above.value / below.value)
-
-
-def _explained(claim: Claim, value: Fraction) -> str:
-    """Which conventions the stated ratio is made of, beside the right one."""
-    stated = getattr(claim.stated, "value", None)
-    if not stated or stated <= 0 or value <= 0 or not 1e-9 < stated / value < 1e9:
-        return ""
-    ratio = explain(float(stated / value))
-    return f"stated by right: {ratio.text}" if ratio.factors and abs(ratio.left - 1) < _NEAR else ""
-
-
-def _once(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    return tuple({finding.code: finding for finding in reversed(findings)}.values())[::-1]
-
-
 _JUDGES: dict[str, Callable[[ClaimsJudge, Claim], JudgedClaim]] = {
     **device_claims.JUDGES,
-    "ratio": _judge_ratio,
+    **dict.fromkeys((*TIMES, *rate_claims.RATES), rate_claims.judged_rate),
+    "intensity": ClaimsJudge._intensity,
+    "ratio": ratio_claims.judged_ratio,
     "memory": ClaimsJudge._memory,
     "counter": ClaimsJudge._counter,
 }

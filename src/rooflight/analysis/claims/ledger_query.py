@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from msgspec import structs
 
 from rooflight.analysis.claims.claim import CannotTell, Claim, StepName
 from rooflight.analysis.claims.model_parts import ModelPart, part_of, same_model
+from rooflight.analysis.claims.retracing import at_batch
 from rooflight.analysis.finding import Number
 from rooflight.analysis.verdicts import Judge
-from rooflight.errors import BadInput, RooflightError
+from rooflight.errors import BadInput
 from rooflight.hardware import devices
 from rooflight.hardware.device import Device
 from rooflight.ledger import DTYPE_BYTES, Ledger, Module, Op, Totals, Value, total
@@ -256,6 +257,20 @@ def device_of(claim: Claim) -> Device | None:
     return find_device(claim.device)[1] if claim.device else None
 
 
+_MEANT = {"a100": "a100-sxm-40"}
+"""A name that several cards have, and the one that tables mean by it: the A100 of most papers has 40 GB, 1,555 GB/s."""
+
+
+def other_cards(text: str) -> tuple[Device, ...]:
+    """Those besides the one of `find_device` that a name alone may mean: `A100` is any of them."""
+    count, device = find_device(text)
+    plain = text.lower().split()[-1] if count > 1 else text.lower().strip()
+    if plain in devices.names():
+        return ()
+    alike = (other for other in devices.known() if other.name.startswith(f"{plain}-") and other is not device)
+    return tuple(other for other in alike if not other.name.endswith("-board"))
+
+
 _NUMBERS = {"single": 1, "one": 1, "double": 2, "two": 2, "dual": 2, "1x": 1, "2x": 2, "4x": 4, "8x": 8, "2": 2}
 
 
@@ -270,43 +285,7 @@ def find_device(text: str) -> tuple[int, Device]:
     if any(mark in text for mark in ("/", "\\", ".toml")):
         raise CannotTell(f"{text!r} is no device: a table names one of `rooflight list devices`, and no files")
     try:
-        return count, devices.find(" ".join(words))
+        name = " ".join(words)
+        return count, devices.find(_MEANT.get(name.lower(), name))
     except BadInput as error:
         raise CannotTell(error.on_command_line) from None
-
-
-# Built-in models, traced again: for what is neither proportional to the batch nor free of it.
-
-
-def at_batch(ledger: Ledger, batch: int) -> Ledger | None:
-    """The ledger of the same inference at another batch; `None` where it cannot be had.
-
-    A ledger does not tell all that its model was built with. So the model is built at the ledger's own batch first, and
-    used only if that gives the very same step.
-    """
-    header = ledger.header
-    if header.step != "infer" or header.batch is None or header.autocast is not None or header.target != "cuda":
-        return None
-    if header.past is not None or header.execution != "eager":
-        return None
-    same = traced(header.model, header.batch, header.sequence, header.dtype)
-    if same is None or _identity(same) != _identity(ledger):
-        return None
-    return traced(header.model, batch, header.sequence, header.dtype)
-
-
-@lru_cache(maxsize=32)
-def traced(model: str, batch: int, sequence: int | None = None, dtype: str | None = None) -> Ledger | None:
-    """An inference of a built-in model; a few hundredths of a second each."""
-    if model not in builtin_names():
-        return None
-    from rooflight.estimation.api import estimate
-
-    try:
-        return estimate(model, batch=batch, seq=sequence, dtype=dtype)
-    except RooflightError:
-        return None
-
-
-def _identity(ledger: Ledger) -> tuple[list[tuple[str, str, int]], Totals]:
-    return [(module.path, module.type, module.params) for module in ledger.modules], total(ledger.ops)

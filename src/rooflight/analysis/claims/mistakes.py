@@ -26,9 +26,10 @@ from rooflight.analysis.claims.conventions import (
     only_for,
     plain_operations,
 )
-from rooflight.analysis.claims.ledger_query import ClaimScope, LedgerBook, traced
+from rooflight.analysis.claims.ledger_query import ClaimScope, LedgerBook
 from rooflight.analysis.claims.measured_answers import SCOPES, several
 from rooflight.analysis.claims.model_parts import leaves, module_part, part_of
+from rooflight.analysis.claims.retracing import traced
 from rooflight.analysis.claims.row_inference import WORKSPACE_SIGN
 from rooflight.analysis.finding import Finding, Number
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS

@@ -6,13 +6,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from rooflight.analysis.finding import Finding
 from rooflight.hardware.counter_names import meant_counter
 from rooflight.measurement.cupti.cupti import Host
 from rooflight.metrics import METRICS
 from rooflight.units import table_unit
+
+KindName = Literal["measured", "estimated"]
+"""Whether a run gave a number, or mathematics."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,14 @@ COUNTER = ClaimQuantity("counter", "counter", "a hardware counter by its own nam
 _BRACKETS = re.compile(r"(?P<name>.+?)\s*[(\[]\s*(?:in\s+)?(?P<unit>[^()\[\]]+?)\s*[)\]]")
 _PREFIXED = re.compile(r"(?P<unit>[KMGT])(?P<name>flops?(?:/s)?|macs?|params?|madds?)", re.IGNORECASE)
 _PHASED = re.compile(r"(?P<phase>forward|backward|training|inference|optimizer)(?: pass| step)? (?P<name>.+)")
+_MEASURED = "measured|actual|observed|profiled|recorded|timed|counted|achieved"
+_ESTIMATED = "theoretical|estimated|predicted|calculated|computed|ideal|expected|modelled|analytical|paleo"
+_WORD_FIRST = re.compile(rf"(?:(?P<measured>{_MEASURED})|(?P<estimated>{_ESTIMATED}))\s+(?P<name>.+)", re.IGNORECASE)
+_WORD_LAST = re.compile(
+    rf"(?P<name>.+?),?\s+[(\[]?(?:(?P<measured>{_MEASURED})|"
+    rf"(?P<estimated>{_ESTIMATED}|(?:by |= ?|from )?flops? ?/ ?peak))[)\]]?",
+    re.IGNORECASE,
+)
 _PER_SAMPLE = re.compile(r"(?:per|/|a|an|each)\s*(?:image|sample|picture|example)")
 
 
@@ -131,6 +143,8 @@ class NamedQuantity:
     """Of a ratio."""
     unit: str = ""
     """That the name has, for values without one: `GFLOPs`, `memory (MB)`."""
+    kind: KindName | None = None
+    """That its words tell: a `theoretical time` is computed."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +166,10 @@ def named(text: str) -> NamedQuantity:
     if METRIC.fullmatch(written.lower()):
         return NamedQuantity(COUNTER, written, metric=written.lower())
     if (name := _SPELLED.get(_plain(written))) is not None:
-        return NamedQuantity(QUANTITIES[name], written, unit=_own_unit(written, QUANTITIES[name]))
+        unit = _own_unit(written, QUANTITIES[name])
+        return NamedQuantity(QUANTITIES[name], written, unit=unit, kind=_kind_of(_WORD_FIRST.fullmatch(written)))
+    if (without := _without_kind(written)) is not None:
+        return without
     if " / " in written:
         above, _, below = written.partition(" / ")
         return NamedQuantity(QUANTITIES["ratio"], written, parts=(_operand(above), _operand(below)))
@@ -171,6 +188,23 @@ def named(text: str) -> NamedQuantity:
     names = list(dict.fromkeys(_SPELLED[word] for word in near))
     hint = f"did you mean {' or '.join(names)}?" if names else "a ledger knows nothing of it"
     raise UnknownQuantity(f"{written!r} is no quantity that can be checked: {hint}")
+
+
+def _kind_of(match: re.Match[str] | None) -> KindName | None:
+    if match is None:
+        return None
+    return "measured" if match["measured"] else "estimated"
+
+
+def _without_kind(written: str) -> NamedQuantity | None:
+    """`measured time (ms)`, `time by FLOPs / peak`: the quantity without the word that tells its kind."""
+    match = _WORD_LAST.fullmatch(written) or (None if " / " in written else _WORD_FIRST.fullmatch(written))
+    if match is None:
+        return None
+    try:
+        return replace(named(match["name"]), written=written, kind=_kind_of(match))
+    except UnknownQuantity:
+        return None
 
 
 def _own_unit(written: str, quantity: ClaimQuantity) -> str:

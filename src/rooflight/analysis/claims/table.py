@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from rooflight.analysis.claims.claim import Amount, Claim, Shape, Stated, StepName
-from rooflight.analysis.claims.quantities import QUANTITIES, NamedQuantity, UnknownQuantity, named
+from rooflight.analysis.claims.quantities import QUANTITIES, KindName, NamedQuantity, UnknownQuantity, named
 from rooflight.errors import BadFile
 from rooflight.files import read_bytes
 from rooflight.profiles.numbers import Ambiguous, NumberStyle, PrintedNumber, decide
 from rooflight.units import EXAMPLES, Unit, table_unit
 
 REQUIRED = ("layer", "quantity", "value")
-OPTIONAL = ("unit", "batch", "step", "precision", "device", "model", "note")
+OPTIONAL = ("unit", "batch", "step", "precision", "device", "model", "kind", "note")
 _ALIASES = {
     "phase": "step", "module": "layer", "layer name": "layer", "metric": "quantity", "dtype": "precision",
     "gpu": "device", "batch size": "batch",
@@ -41,10 +41,14 @@ _PRECISIONS = {
     "fp16": "fp16", "bf16": "bf16", "bfloat16": "bf16", "tf32": "tf32", "fp8": "fp8", "int8": "int8", "int4": "int4",
     "int1": "int1", "fp4": "fp4",
 }  # fmt: skip
+_MEASURED = ("measured", "measurement", "run", "actual", "counted", "profiled", "recorded", "timed")
+_ESTIMATED = ("estimated", "estimate", "theoretical", "theory", "formula", "predicted", "prediction", "computed",
+              "calculated", "model", "analytical")  # fmt: skip
+_KINDS: dict[str, KindName] = {**dict.fromkeys(_MEASURED, "measured"), **dict.fromkeys(_ESTIMATED, "estimated")}
 T = TypeVar("T")
 _EXTRA = "\0"
 """No column's name: how many cells a row has that has too many."""
-_ENGLISH = NumberStyle(".", ",")
+_ENGLISH, _COMMAS = NumberStyle(".", ","), NumberStyle(",", ".")
 MOST_ROWS = 20_000
 FILE_ROW = "row of the file"
 """The remark that keeps where a cell stood: claims are numbered as if they had been written one below the other."""
@@ -89,9 +93,9 @@ def parse_claims(content: bytes, where: str) -> list[Claim]:
         rows = _unfolded(rows, _quantity_columns(header))
         if not rows:
             raise BadFile(f"{where} states nothing: every cell under its quantities is empty, fill in what you claim")
-    named_rows = [(number, row, *_named(row["quantity"], row["value"])) for number, row in rows]
+    named_rows = [(number, row, *_named(row)) for number, row in rows]
     cells = [cell for number, row, name, _ in named_rows for cell in _cell(number, row, name)]
-    style = _style(cells, delimiter, where)
+    style = _style(cells, {number: _place(number, row) for number, row in rows}, delimiter, where)
     return [_claim(*named_row, style) for named_row in named_rows]
 
 
@@ -195,13 +199,24 @@ def _check_once(rows: list[_Cells], where: str) -> None:
         seen[key] = number
 
 
-def _named(text: str, value: str) -> tuple[NamedQuantity | None, str]:
-    if not text:
+def _named(row: dict[str, str]) -> tuple[NamedQuantity | None, str]:
+    if not row["quantity"]:
         return None, ""
     try:
-        return _by_value(named(text), value), ""
+        name = _by_value(named(row["quantity"]), row["value"])
+        return _by_kind(name, _KINDS.get(row.get("kind", "").lower()) or name.kind), ""
     except UnknownQuantity as error:
         return None, str(error)
+
+
+_OF_A_RUN = {"flops": "executed_flops", "bytes": "dram_bytes"}
+"""What a formula gives, and what a run gives in its place."""
+
+
+def _by_kind(name: NamedQuantity, kind: KindName | None) -> NamedQuantity:
+    """Measured FLOPs are those that were executed, and measured bytes those of the memory."""
+    other = {"measured": _OF_A_RUN, "estimated": {run: by for by, run in _OF_A_RUN.items()}}.get(kind or "", {})
+    return replace(name, quantity=QUANTITIES[other[name.quantity.name]]) if name.quantity.name in other else name
 
 
 def _by_value(name: NamedQuantity, value: str) -> NamedQuantity:
@@ -226,7 +241,14 @@ def _cell(number: int, row: dict[str, str], name: NamedQuantity | None) -> Itera
         yield PrintedNumber(digits, number, is_whole)
 
 
-def _style(cells: list[PrintedNumber], delimiter: str, where: str) -> NumberStyle:
+def _place(number: int, row: dict[str, str]) -> str:
+    """Where a value stands in the file; in a wide table under the name of its quantity."""
+    if FILE_ROW in row:
+        return f"row {row[FILE_ROW]}, column {row['quantity']}"
+    return f"row {number}, column value"
+
+
+def _style(cells: list[PrintedNumber], places: dict[int, str], delimiter: str, where: str) -> NumberStyle:
     """How the file writes numbers: decided once, for all of them. A file with commas between its cells is English,
     where its numbers can be read so."""
     if delimiter == "," and all(_ENGLISH.parse(cell.text) is not None for cell in cells if cell.text):
@@ -236,7 +258,25 @@ def _style(cells: list[PrintedNumber], delimiter: str, where: str) -> NumberStyl
     except Ambiguous as error:
         if delimiter == ",":
             return _ENGLISH  # then those that are written otherwise cannot be read
-        raise BadFile(f"{where}: row {error.line}, column value: {error}: write decimals with a point") from None
+        said = _odd_one(cells, places) or f"{places[error.line]}: {error}: write decimals with a point"
+        raise BadFile(f"{where}: {said}") from None
+
+
+def _odd_one(cells: list[PrintedNumber], places: dict[int, str]) -> str:
+    """Of numbers with decimal points and others with decimal commas: the first of the fewer, beside one of the others;
+    empty where all are written alike."""
+    points, commas = (
+        [cell for cell in cells if cell.text and style.parse(cell.text) is not None and other.parse(cell.text) is None]
+        for style, other in ((_ENGLISH, _COMMAS), (_COMMAS, _ENGLISH))
+    )
+    if not points or not commas:
+        return ""
+    (few, mark), (many, other) = sorted(((commas, "comma"), (points, "point")), key=lambda kind: len(kind[0]))
+    odd, like = few[0], many[0]
+    return (
+        f"{places[odd.line]}: {odd.text} has a decimal {mark}, and {like.text} ({places[like.line]}) a decimal "
+        f"{other}: write all of them alike"
+    )
 
 
 def _claim(number: int, row: dict[str, str], name: NamedQuantity | None, trouble: str, style: NumberStyle) -> Claim:
@@ -251,8 +291,9 @@ def _claim(number: int, row: dict[str, str], name: NamedQuantity | None, trouble
         trouble=trouble,
         device=row.get("device", ""),
         model=row.get("model", ""),
+        said_kind=_KINDS.get(row.get("kind", "").lower()),
         note=row.get("note", ""),
-        remarks={key: cell for key, cell in row.items() if key not in (*REQUIRED, *OPTIONAL, _EXTRA) and cell},
+        remarks=_remarks(row),
     )
     try:
         if _EXTRA in row:
@@ -268,9 +309,24 @@ def _claim(number: int, row: dict[str, str], name: NamedQuantity | None, trouble
             batch=_batch(row.get("batch", "")),
             step=_one_of(row.get("step", ""), _STEPS, "step"),
             precision=_one_of(row.get("precision", ""), _PRECISIONS, "precision") or "",
+            said_kind=_kind(row.get("kind", "")),
         )
     except UnreadableCell as error:
         return replace(plain, unreadable=True, trouble=str(error))
+
+
+def _remarks(row: dict[str, str]) -> dict[str, str]:
+    """Columns that nobody asked for; a `kind` may be a column of somebody's own, of layers for example."""
+    own = {"kind": row["kind"]} if row.get("kind", "").lower() not in (*_KINDS, "") else {}
+    return {key: cell for key, cell in row.items() if key not in (*REQUIRED, *OPTIONAL, _EXTRA) and cell} | own
+
+
+def _kind(text: str) -> KindName | None:
+    """Measured or estimated; what is neither is a remark, unless it was meant to be one of them."""
+    word = text.lower()
+    if word not in _KINDS and (near := difflib.get_close_matches(word, _KINDS, n=1, cutoff=0.8)):
+        raise UnreadableCell(f"column kind: {text!r} is no kind: did you mean {near[0]}? Write measured or estimated")
+    return _KINDS.get(word)
 
 
 def _stated(row: dict[str, str], name: NamedQuantity, style: NumberStyle) -> Stated:
@@ -283,7 +339,8 @@ def _stated(row: dict[str, str], name: NamedQuantity, style: NumberStyle) -> Sta
             return _shape(text)
         amount = _amount(text, unit, style)
     except UnreadableCell as error:
-        raise UnreadableCell(f"column value: {error}") from None
+        place = f"row {row[FILE_ROW]} of the file, column {row['quantity']}" if FILE_ROW in row else "column value"
+        raise UnreadableCell(f"{place}: {error}") from None
     if base == "part" and not unit.text and amount.value > 1:
         # A share above 1 was meant in percent.
         return amount.times(Fraction(1, 100))
@@ -352,7 +409,10 @@ def _amount(text: str, unit: Unit, style: NumberStyle) -> Amount:
     number = match["number"].strip()
     value = style.parse(number.removesuffix("."))
     if value is None:
-        raise UnreadableCell(f"{number!r} is no number as the others of this file are written")
+        hint = (
+            f": it has a decimal comma, write {number.replace(',', '.')}" if _COMMAS.parse(number) is not None else ""
+        )
+        raise UnreadableCell(f"{number!r} is no number as the others of this file are written{hint}")
     body, _, exponent = number.lower().partition("e")
     decimals = body.partition(style.decimal)[2] if style.decimal in body else ""
     half = Fraction(10) ** (int(exponent or 0) - len(decimals)) / 2

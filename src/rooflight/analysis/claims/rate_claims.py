@@ -1,0 +1,202 @@
+"""Times, rates and intensities of a run. They are judged by a measurement of that run, by the table's own rows, and by
+what nothing beats; never by FLOPs over a peak, unless the row says that it was computed so, or its very value does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from rooflight.analysis.claims import matching, measured_answers, rate_terms
+from rooflight.analysis.claims.claim import (
+    Amount,
+    Answer,
+    CannotTell,
+    Claim,
+    JudgedClaim,
+    right,
+    right_by,
+    unknown,
+    wrong,
+)
+from rooflight.analysis.claims.ledger_query import device_of, scope_of
+from rooflight.analysis.claims.physical_limits import broken, limits
+from rooflight.analysis.claims.rate_terms import Way, quotients
+from rooflight.analysis.claims.row_inference import TIMES
+from rooflight.analysis.finding import Finding
+from rooflight.formatting import seconds
+
+if TYPE_CHECKING:
+    from rooflight.analysis.claims.judging import ClaimsJudge
+
+RATES = ("performance", "traffic", "throughput")
+_FAR = 10
+"""A speed that is so many times what its rows give is of nothing that they are of."""
+_SLIPS = {"off-by-ten": (Fraction(10), Fraction(100)), "prefix": (Fraction(1000), Fraction(10**6), Fraction(10**9))}
+
+
+def judged_rate(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
+    """The verdict on a time or a rate."""
+    why = CannotTell("the row is an estimate", "rows of FLOPs and of a peak, with their device")
+    if claim.kind != "estimated":
+        try:
+            return judge.compared(judge.case(claim))
+        except CannotTell as reason:
+            why = reason
+    ways = list(_ways(judge, claim))
+    found = _decided(claim, ways, why)
+    if found is not None:
+        return found
+    models = list(_models(judge, claim))
+    found = _decided(claim, models, CannotTell("FLOPs over a peak, as if every unit were always busy"))
+    if found is not None:
+        return found
+    if claim.kind != "estimated" and (impossible := broken(judge, claim)) is not None:
+        return impossible
+    if claim.kind == "estimated" and (by := _first_right(models)) is not None:
+        return wrong(claim, by, reason=f"off by {_times(claim, by)}")
+    return _not_following(claim, ways) or _unknown(judge, claim, why, ways)
+
+
+def judged_intensity(judge: ClaimsJudge, claim: Claim) -> JudgedClaim | None:
+    """The verdict on the intensity of a run on a device by the table's rows; `None` where they tell nothing."""
+    ways = list(quotients(rate_terms.work(judge, claim), rate_terms.moved(judge, claim)))
+    return _decided(claim, ways, CannotTell("")) or _not_following(claim, ways)
+
+
+def _ways(judge: ClaimsJudge, claim: Claim) -> Iterator[Way]:
+    """From the table's own rows, and the ledger's work by the table's times."""
+    times = rate_terms.times(judge, claim) if claim.name in RATES else []
+    if not times or claim.kind == "estimated":
+        return
+    if claim.name == "performance":
+        yield from quotients(rate_terms.work(judge, claim), times)
+    elif claim.name == "traffic":
+        yield from quotients(rate_terms.moved(judge, claim), times)
+    else:
+        yield from quotients(rate_terms.batches(judge, claim), times)
+
+
+def _models(judge: ClaimsJudge, claim: Claim) -> Iterator[Way]:
+    """FLOPs over a peak: only of a time that does not say whose it is, and never of a measured one."""
+    if claim.kind == "measured" or (claim.kind is None and claim.name not in ("time", "throughput")):
+        return
+    if claim.name not in (*TIMES, "throughput"):
+        return
+    of_step = list(quotients(rate_terms.work(judge, claim, thorough=claim.kind == "estimated"),
+                             rate_terms.peaks(judge, claim)))  # fmt: skip
+    if claim.name != "throughput":
+        yield from of_step
+        return
+    for time in of_step:
+        low, high = (Fraction(end or 0) for end in (time.answer.low, time.answer.high))
+        value = time.answer.number
+        if low > 0:
+            step = rate_terms.Term(
+                value, low, high, f"({time.answer.how})", time.answer.rows, time.flaws, time.is_wrong
+            )
+            yield from quotients(rate_terms.batches(judge, claim), [step])
+
+
+def _first_right(ways: Sequence[Way]) -> Answer | None:
+    return next((way.answer for way in ways if not way.flaws), None)
+
+
+def _decided(claim: Claim, ways: Sequence[Way], why: CannotTell) -> JudgedClaim | None:
+    """The verdict by the first way that gives the stated value: the right ones, then other conventions, then mistakes,
+    of which the simplest."""
+    by = _first_right(ways)
+    for way in ways:
+        if not way.flaws and matching.states(claim.stated, way.answer):
+            said = f"it follows from the table itself; {why.reason}" if way.answer.rows else why.reason
+            return right(claim, way.answer, said.removesuffix("; "))
+    if by is not None and (prefix := matching.by_prefix(claim.stated, by)) is not None:
+        return right_by(claim, by, prefix)
+    flawed = [
+        way
+        for way in ways
+        if way.flaws and (_is_telling(claim) or "follows-from-its-rows" in way.finding.codes)
+        if matching.states(claim.stated, way.answer)
+    ]
+    if (other := next((way for way in flawed if not way.is_wrong), None)) is not None:
+        return right_by(claim, by or other.answer, other.finding)
+    simplest = sorted(flawed, key=lambda way: len(way.flaws))
+    if not simplest:
+        return None
+    if by is None:
+        text = simplest[0].finding.text
+        return unknown(claim, f"it follows from rows that are wrong, and nothing tells the right ones: {text}")
+    because = _unlike([way.finding for way in simplest if len(way.flaws) == len(simplest[0].flaws)])
+    return replace(wrong(claim, by, *because), ambiguous=len(because) > 1)
+
+
+def _unlike(findings: Sequence[Finding]) -> list[Finding]:
+    """Those that say something of their own: none that says all of another, and more."""
+    by_codes: dict[frozenset[str], Finding] = {}
+    for finding in sorted(findings, key=lambda finding: len(finding.codes)):
+        if not any(codes <= frozenset(finding.codes) for codes in by_codes):
+            by_codes[frozenset(finding.codes)] = finding
+    return list(by_codes.values())[: matching.MOST]
+
+
+def _is_telling(claim: Claim) -> bool:
+    """A number of two digits is anybody's: no mistake is known by it."""
+    return isinstance(claim.stated, Amount) and claim.stated.spread <= matching.MOST_SPREAD
+
+
+def _not_following(claim: Claim, ways: Sequence[Way]) -> JudgedClaim | None:
+    """Rows of one run that were counted and timed leave nothing open; of work by formula a speed may be another one,
+    but not tenfold."""
+    stated = claim.amount
+    plain = [way.answer for way in ways if not way.flaws]
+    if stated is None or not plain:
+        return None
+    counted = [way.answer for way in ways if not way.flaws and way.is_counted]
+    by = (counted or plain)[0]
+    if counted or (by.number and not Fraction(1, _FAR) < stated.value / by.number < _FAR):
+        text = f"{by.how} gives {float(by.number):,.6g}, not this"
+        slips = [Finding(code, f"{text}: {factor} times too {side}", by.value)
+                 for code, factors in _SLIPS.items() for factor in factors
+                 for side, times in (("large", factor), ("small", 1 / factor))
+                 if stated.touches(*(Fraction(end or by.number) * times for end in (by.low, by.high)))]  # fmt: skip
+        return wrong(claim, by, *(slips[:1] or [Finding("does-not-follow", text, by.value)]))
+    return None
+
+
+def _unknown(judge: ClaimsJudge, claim: Claim, why: CannotTell, ways: Sequence[Way]) -> JudgedClaim:
+    reason, needs = why.reason, why.needs
+    book = judge.book(claim)
+    if claim.name == "time" and book.is_measured and device_of(claim) in (None, book.device):
+        times = measured_answers.scopes_of_time(scope_of(book, claim, "wall_time"))
+        if (time := next(matching.matching(claim.stated, times), None)) is not None:
+            reason += f"; the value is that of {time.text}"
+    found = limits(judge, claim) if claim.name in TIMES and isinstance(claim.stated, Amount) else None
+    if found is not None and found.least_s:
+        reason += f"; it is possible: FLOPs over the peak are a floor, {seconds(float(found.least_s))} here"
+    if (agrees := _agreeing(judge, claim)) is not None:
+        reason += f"; it agrees with {agrees}"
+    elif (by := _first_right(ways)) is not None:
+        reason += f"; {by.how} gives {float(by.number):,.6g}: of other FLOPs or another time? Say it in a column kind"
+    if claim.name in ("time", "throughput") and claim.kind is None:
+        needs += f"{'; or ' if needs else ''}kind=estimated where it was computed as FLOPs / peak"
+    return unknown(claim, reason, needs)
+
+
+def _agreeing(judge: ClaimsJudge, claim: Claim) -> str | None:
+    """Rows whose quotient is this time: work by a speed, bytes by a bandwidth, a batch by a throughput."""
+    if claim.name not in TIMES or not isinstance(claim.stated, Amount):
+        return None
+    table = judge.table
+    for above, below in ((("executed_flops", "cuda_flops", "flops"), "performance"), (("dram_bytes",), "traffic")):
+        over, under = table.find(above, claim), table.find((below,), claim)
+        if over is None or under is None or under.ends[0] <= 0:
+            continue
+        if claim.stated.touches(over.ends[0] / under.ends[1], over.ends[1] / under.ends[0]):
+            return f"{over} / {under}"
+    return None
+
+
+def _times(claim: Claim, by: Answer) -> str:
+    stated = claim.amount
+    return f"{float(stated.value / by.number):.3g}x" if stated is not None and by.number else "a lot"
