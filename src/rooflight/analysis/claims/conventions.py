@@ -250,7 +250,6 @@ _BY_NAME: dict[str, tuple[Trial, ...]] = {
     "total_size": (_summary,),
     "intensity": (_intensity,),
     "performance": (_rates,),
-    "throughput": (_rates,),
     "traffic": (_rates,),
 }
 

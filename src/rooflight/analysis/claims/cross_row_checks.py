@@ -18,6 +18,8 @@ from rooflight.analysis.finding import Finding
 _COVERED = 0.999
 """So much of the total the rows must be for it to be their sum."""
 _RUN_FINDINGS = ("scopes-mixed", "peak-of-another-precision", "above-the-roof", "board-for-die")
+_OF_A_ROOF, _UNDER_A_ROOF = "peak-of-another-precision", ("bound", "roof_share")
+"""A peak that a table has for reference is no mistake: only what is concluded from it."""
 _OF_A_RUN = ("performance", "traffic", "intensity", "throughput", "time", "bound", "roof_share")
 
 
@@ -211,7 +213,7 @@ def _runs(judge: ClaimsJudge, rows: list[JudgedClaim]) -> Iterator[Finding]:
         if run is None:
             continue
         for finding in run[0].findings:
-            if finding.code in _RUN_FINDINGS:
+            if finding.code in _RUN_FINDINGS and (finding.code != _OF_A_ROOF or claim.name in _UNDER_A_ROOF):
                 concerned[finding.code, finding.text].append(row)
                 numbers[finding.code, finding.text].update((claim.row, *run[1]))
     for (code, text), group in concerned.items():

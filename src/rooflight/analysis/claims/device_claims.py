@@ -59,7 +59,7 @@ def run_of(judge: ClaimsJudge, like: Claim) -> tuple[Judgement, tuple[int, ...]]
     work, once = table.find((*COUNTED, "flops"), like), table.find(("macs",), like)
     if work is None and once is not None:
         work = replace(once, amount=once.amount.times(Fraction(2)))
-    moved, time = table.find(("dram_bytes",), like), table.find(TIMES, like)
+    moved, time, busy = (table.find(names, like) for names in (("dram_bytes",), TIMES, ("gpu_busy", "kernel_time")))
     # A figure of the device may stand in a row that is of no model.
     at_large = replace(like, layer="", model="", precision="")
     peak, bandwidth = (table.find((name,), like) or table.find((name,), at_large) for name in ("peak", "bandwidth"))
@@ -75,6 +75,7 @@ def run_of(judge: ClaimsJudge, like: Claim) -> tuple[Judgement, tuple[int, ...]]
         bytes=_float(moved),
         time_s=_float(time),
         time_scope=None if time is None else _TIME_SCOPES.get(time.claim.name, "gpu"),
+        gpu_busy_s=_float(busy),
         batch=like.batch,
         peak_flops_per_s=_float(peak),
         bandwidth_bytes_per_s=_float(bandwidth),
@@ -146,7 +147,7 @@ def _precision_of(scope: ClaimScope) -> str:
 
 
 def workspace(judge: ClaimsJudge, claim: Claim) -> Answer | None:
-    """Is it what cuDNN's Winograd keeps its transformed tensors in? Tiles of 4x4 outputs become 6x6 numbers."""
+    """What cuDNN's Winograd keeps its transformed tensors in: tiles of 4x4 outputs become 6x6 numbers."""
     try:
         scope = scope_of(judge.book(claim), claim, "workspace_bytes")
     except CannotTell:
@@ -165,8 +166,7 @@ def workspace(judge: ClaimsJudge, claim: Claim) -> Answer | None:
         f"4 B × 36 × ({tiles:,} tiles × ({channels_in} + {channels_out}) + {channels_in} × {channels_out}): a Winograd "
         "F(4x4, 3x3) that is not fused; which engine runs only a measurement tells"
     )
-    answer = Answer(nbytes, how, "closed form of cuDNN's workspace")
-    return answer if states(claim.stated, answer) else None
+    return Answer(nbytes, how, "closed form of cuDNN's workspace")
 
 
 # Verdicts.
@@ -220,12 +220,26 @@ def _side_of(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
     if said is None:
         return unknown(claim, f"{claim.stated!r} is no side of a ridge: write memory (left) or compute (right)")
     if not measured_answers.is_own(scope, device_of(claim)):
-        raise CannotTell("a side of the ridge is that of a measured part on its own device", "rooflight measure")
+        return _side_by_rows(judge, claim, said)
     answer, of_kernels = measured_answers.side(scope)
     by_name = same_model(claim.layer, scope.ledger.header.model)
     if said == answer.value or (by_name and said in of_kernels):
         return right(claim, replace(answer, value=said))
     return wrong(claim, answer, Finding("wrong-side", f"it lies on the {answer.value} side", answer.value))
+
+
+def _side_by_rows(judge: ClaimsJudge, claim: Claim, said: Side) -> JudgedClaim:
+    run = run_of(judge, claim)
+    if run is None or run[0].side is None:
+        raise CannotTell(
+            "a side of the ridge is that of a measured part on its own device",
+            "rows of FLOPs and DRAM bytes of one run",
+        )
+    judged, rows = run
+    answer = Answer(run[0].side, judged.text[0], "the table and the device's roofs", rows=rows)
+    if said == judged.side:
+        return right(claim, answer)
+    return wrong(claim, answer, Finding("wrong-side", f"it lies on the {judged.side} side", answer.value))
 
 
 def _roof_share(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:

@@ -41,6 +41,7 @@ _EITHER = ("flops", "ops", "macs", "bytes", "intensity")
 """What a formula gives, and beside the name of a device a run may have given as well."""
 _WORKSPACES = ("workspace_bytes", *WORKSPACE_SIGN)
 _ASK = "measured or estimated? It is not what the formulas give, and a run may have given it"
+_BY_ITSELF = "it follows from the table itself"
 _MOST_BATCH = 12
 """Of the powers of two that a total may have been multiplied by."""
 
@@ -229,7 +230,10 @@ class ClaimsJudge:
         where it is what cuDNN's Winograd needs, or adds up with the table's own workspace; `None` where neither."""
         if claim.name == "workspace_bytes":
             winograd = device_claims.workspace(self, claim)
-            return None if winograd is None else right(claim, winograd)
+            if winograd is None or matching.states(claim.stated, winograd):
+                return None if winograd is None else right(claim, winograd)
+            prefix = matching.by_prefix(claim.stated, winograd)
+            return None if prefix is None else right_by(claim, winograd, prefix)
         workspace = self.table.find(("workspace_bytes",), claim)
         if workspace is None or self.judged(workspace.claim).verdict == "wrong":
             return None
@@ -240,7 +244,8 @@ class ClaimsJudge:
             value = (ends[0] + ends[1]) / 2
             answer = Answer(value, how, "the table", *ends, rows=(*rows, workspace.claim.row))
             if matching.states(claim.stated, answer):
-                return right(claim, answer, "it follows from the table itself")
+                ways = [finding for row in map(self.row, answer.rows) for finding in row.because]
+                return right_by(claim, answer, *ways[:1]) if ways else right(claim, answer, _BY_ITSELF)
             if (prefix := matching.by_prefix(claim.stated, answer)) is not None:
                 return right_by(claim, answer, prefix)
         return None

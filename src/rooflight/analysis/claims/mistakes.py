@@ -34,6 +34,7 @@ from rooflight.analysis.claims.row_inference import WORKSPACE_SIGN
 from rooflight.analysis.finding import Finding, Number
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
 from rooflight.models import builtin_names
+from rooflight.summary.measured_step import rates
 
 _KINDS = {
     "output_bytes": "the op's output",
@@ -158,6 +159,13 @@ def _scopes(case: ClaimCase) -> Iterator[Finding]:
     for time in measured_answers.scopes_of_time(case.scope):
         if time.code != case.name.replace("_", "-"):
             yield Finding("time-scopes-mixed", f"that is {time.text}, not {SCOPES[case.name]}", time.value)
+
+
+@only_for("throughput")
+def _while_busy(case: ClaimCase) -> Iterator[Finding]:
+    """Samples come by the wall: between the kernels nobody gets any faster."""
+    if (rate := rates(case.scope.book.measured, while_busy=True).samples_per_s) is not None:
+        yield Finding("time-scopes-mixed", "samples by the GPU-busy time, not by the wall", rate)
 
 
 @only_for(*SCOPES, "throughput")
@@ -298,6 +306,7 @@ LIKELY: tuple[Trial, ...] = (
     _profiler_units,
     _read_and_written,
     _scopes,
+    _while_busy,
     _per_sample,
     _counted_units,
 )

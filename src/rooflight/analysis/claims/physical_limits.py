@@ -41,7 +41,7 @@ class Limits:
     """Of what the row is about; `None` where the ledger does not tell its work."""
     text: str
     is_eased: bool
-    """Convolutions are counted as a fast algorithm would run them."""
+    """Convolutions are counted as a fast algorithm would run them; of an estimate, as they are."""
 
 
 def limits(judge: ClaimsJudge, claim: Claim) -> Limits | None:
@@ -65,7 +65,7 @@ def limits(judge: ClaimsJudge, claim: Claim) -> Limits | None:
         scope = scope_of(book, claim, "flops")
     except CannotTell:
         return Limits(flops_per_s, bytes_per_s, None, "", True)
-    flops = _least_flops(scope)
+    flops = Fraction(scope.flops) if claim.kind == "estimated" else _least_flops(scope)
     memory = _least_bytes(scope, cards[0])
     compute_s, memory_s = flops / flops_per_s, memory / bytes_per_s
     text = f"{count_text(float(flops))}FLOP / {count_text(float(flops_per_s))}FLOP/s"

@@ -128,6 +128,7 @@ _WORD_LAST = re.compile(
     rf"(?P<estimated>{_ESTIMATED}|(?:by |= ?|from )?flops? ?/ ?peak))[)\]]?",
     re.IGNORECASE,
 )
+_BY_PEAK = re.compile(r"theoretical|ideal|/ ?peak|paleo", re.IGNORECASE)
 _PER_SAMPLE = re.compile(r"(?:per|/|a|an|each)\s*(?:image|sample|picture|example)")
 
 
@@ -145,6 +146,11 @@ class NamedQuantity:
     """That the name has, for values without one: `GFLOPs`, `memory (MB)`."""
     kind: KindName | None = None
     """That its words tell: a `theoretical time` is computed."""
+
+    @property
+    def is_by_peak(self) -> bool:
+        """Do its words say that it is FLOPs over a peak, and no other model's?"""
+        return self.kind == "estimated" and _BY_PEAK.search(self.written) is not None
 
 
 @dataclass(frozen=True)

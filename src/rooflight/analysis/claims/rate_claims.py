@@ -52,9 +52,10 @@ def judged_rate(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
     found = _decided(claim, models, CannotTell("FLOPs over a peak, as if every unit were always busy"))
     if found is not None:
         return found
-    if claim.kind != "estimated" and (impossible := broken(judge, claim)) is not None:
+    assert claim.named is not None
+    if not claim.named.is_by_peak and (impossible := broken(judge, claim)) is not None:
         return impossible
-    if claim.kind == "estimated" and (by := _first_right(models)) is not None:
+    if claim.named.is_by_peak and (by := _first_right(models)) is not None:
         return wrong(claim, by, reason=f"off by {_times(claim, by)}")
     return _not_following(claim, ways) or _unknown(judge, claim, why, ways)
 
@@ -68,7 +69,7 @@ def judged_intensity(judge: ClaimsJudge, claim: Claim) -> JudgedClaim | None:
 def _ways(judge: ClaimsJudge, claim: Claim) -> Iterator[Way]:
     """From the table's own rows, and the ledger's work by the table's times."""
     times = rate_terms.times(judge, claim) if claim.name in RATES else []
-    if not times or claim.kind == "estimated":
+    if not times:
         return
     if claim.name == "performance":
         yield from quotients(rate_terms.work(judge, claim), times)

@@ -190,6 +190,9 @@ def _mistaken(case: ClaimCase, thorough: bool) -> Iterator[Term]:
 
 # Bytes, times and batches.
 
+_USUAL = tuple(2**power for power in range(1, 13))
+"""Batches that somebody may have had in mind."""
+
 
 def moved(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
     """Bytes that the table states, counted ones first."""
@@ -218,7 +221,9 @@ def times(judge: ClaimsJudge, claim: Claim) -> list[Term]:
         term = replace(_of_row(judge, row), is_counted=True)
         if row is not rows[0] and row.claim.name in ("gpu_busy", "kernel_time") and not term.flaws:
             text = f"by {row.claim.quantity}, not by {rows[0].claim.quantity} (row {rows[0].claim.row})"
-            term = replace(term, flaws=(Finding("while-busy", text),))
+            is_wrong = claim.name == "throughput"  # samples come by the wall
+            flaw = Finding("time-scopes-mixed" if is_wrong else "while-busy", text)
+            term = replace(term, flaws=(flaw,), is_wrong=is_wrong)
         terms += [term, *_corrected(judge, row)]
     return terms
 
@@ -230,8 +235,8 @@ def batches(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
     right = next((batch for batch in known if batch is not None), None)
     if right is None:
         return
-    yield exact(Fraction(right), f"batch {right}")
-    others = dict.fromkeys((1, *(row.batch for row in judge.table.claims), *known))
+    yield replace(exact(Fraction(right), f"batch {right}"), is_counted=True)
+    others = dict.fromkeys((1, *(row.batch for row in judge.table.claims), *known, *_USUAL))
     for other in others:
         if other is not None and other != right:
             said = f"the row is of batch {right}"
