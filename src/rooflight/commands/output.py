@@ -47,10 +47,9 @@ def ops_of(ledger: Ledger, options: Mapping[str, Any]) -> str:
 
 def explain(ledger: Ledger, layer: str, *, latex: bool = False) -> None:
     """The figures of one layer, derived."""
-    from rooflight.estimation.derivation import derive
-    from rooflight.reporting.sections.derivation import derivation_latex, derivation_text
+    from rooflight.reporting.sections.derivation import derivation_latex, derivation_of, derivation_text
 
-    derivation = derive(ledger, layer)
+    derivation = derivation_of(ledger, layer)
     emit(derivation_latex(derivation) if latex else derivation_text(derivation))
 
 

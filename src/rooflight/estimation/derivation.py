@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from msgspec import structs
 
 from rooflight.errors import BadInput, RooflightError
 from rooflight.estimation.costs import work_of
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Tensor, is_inside
-from rooflight.ops.expressions import symbols
+from rooflight.ledger import LOSS, OPTIMIZER, Cost, Ledger, Module, Op, Tensor, is_inside
+from rooflight.ops.expressions import evaluate, symbols
+from rooflight.ops.fused_layers import FusedPart, fused_parts
 from rooflight.ops.registry import Work
 
 # What the letters of a formula mean, by a word in the op's name; the first that fits speaks.
@@ -69,6 +72,8 @@ class Derivation:
     path: str
     module: Module | None
     ops: tuple[OpDerivation, ...]
+    notes: tuple[str, ...] = ()
+    """What a reader should know of it."""
 
     @property
     def modules(self) -> list[Module]:
@@ -83,19 +88,57 @@ class Derivation:
         return sum(module.param_bytes for module in self.modules)
 
 
-def derive(ledger: Ledger, path: str) -> Derivation:
-    """The derivation of the module at `path`, and of all below it."""
-    if path == ledger.header.model:  # as the first row of the table calls it
-        path = ""
+def derive(ledger: Ledger, path: str, *, rows: Sequence[str] | None = None, notes: Sequence[str] = ()) -> Derivation:
+    """The derivation of the module at `path`, and of all below it; with `rows`, the row that every op is in
+    (`summary.functions.row_names`), also of a function that a module calls."""
     module = next((module for module in ledger.modules if module.path == path), None)
-    if module is None and path not in (LOSS, OPTIMIZER):
-        raise BadInput(_unknown(ledger, path))
-    ops = [op for op in ledger.ops if op.kind == "compute" and is_inside(op.module, path)]
-    if not ops:
-        raise BadInput(
-            f"{path} runs nothing in this step (a {module.type if module else 'phase'} may be idle outside training)"
+    rows = [op.module for op in ledger.ops] if rows is None else rows
+    ops = [op for op in ledger.ops if op.kind == "compute" and is_inside(rows[op.index], path)]
+    if ops:
+        return Derivation(ledger, path, module, tuple(_derive(alike, path) for alike in _grouped(ops)), tuple(notes))
+    inside = _inside_fused(ledger, path)
+    if inside:
+        around = inside[0].op.name.rpartition(" ")[2]
+        said = (
+            f"it runs inside {around}, one op for the whole of {inside[0].op.module or ledger.header.model}: what "
+            "passes between the layers there is never written, so of its bytes only the parameters count"
         )
-    return Derivation(ledger, path, module, tuple(_derive(alike, path) for alike in _grouped(ops)))
+        return Derivation(ledger, path, module, inside, (*notes, said))
+    if module is None and path not in (LOSS, OPTIMIZER):
+        raise BadInput(f"no layer {path!r} in {ledger.header.model}")
+    kind = module.type if module else "phase"
+    raise BadInput(f"{path} runs nothing in this step (a {kind} may be idle outside training)")
+
+
+def _inside_fused(ledger: Ledger, path: str) -> tuple[OpDerivation, ...]:
+    """The parts of a layer in ops that do the work of several, where it runs no op of its own."""
+    parts = [
+        _derive_part(op, part)
+        for op in ledger.ops
+        if path != op.module and is_inside(path, op.module)
+        for part in fused_parts(op)
+        if part.layer and is_inside(f"{op.module}.{part.layer}".removeprefix("."), path)
+    ]
+    return tuple(parts)
+
+
+def _derive_part(op: Op, part: FusedPart) -> OpDerivation:
+    """Of the op's compulsory bytes, a layer has its own parameters."""
+    tensors = {name: op.tensor(name) for name in part.parameters if op.has(name)}
+    named = {"bias" if "bias" in name else "weight": tensor for name, tensor in tensors.items()}
+    work, macs = part.work, evaluate(part.work.macs, part.work.where)
+    cost = Cost(
+        origin=f"its part of formula {op.packet}",
+        macs=macs,
+        flops=2 * macs,
+        flops_causal=2 * macs,
+        other_flops=evaluate(work.other, work.where),
+        bytes_read=sum(tensor.nbytes for tensor in named.values()),
+        bytes_written=0,
+    )
+    inside = structs.replace(op, name=f"{part.layer} inside {op.name}", args=dict(named), outputs=(), cost=cost)
+    read = tuple(MovedTensor(name, tensor) for name, tensor in named.items())
+    return OpDerivation(inside, work, "", 1, read, (), _legend(op, work))
 
 
 def derive_each(ledger: Ledger) -> tuple[list[OpDerivation], dict[int, int]]:
@@ -136,20 +179,16 @@ def _derive(ops: list[Op], path: str) -> OpDerivation:
     written += [
         MovedTensor(name, tensor) for name in op.mutates for tensor in op.tensors(name) if tensor not in op.outputs
     ]
-    meanings = next(words for sign, words in _MEANINGS if sign in op.packet)
-    legend = tuple((symbol, meanings.get(symbol, ""), work.where[symbol]) for symbol in _used(work)) if work else ()
+    legend = _legend(op, work) if work else ()
     return OpDerivation(op, work, place, len(ops), tuple(read), tuple(written), legend)
+
+
+def _legend(op: Op, work: Work) -> tuple[tuple[str, str, int | float], ...]:
+    meanings = next(words for sign, words in _MEANINGS if sign in op.packet)
+    return tuple((symbol, meanings.get(symbol, ""), work.where[symbol]) for symbol in _used(work))
 
 
 def _used(work: Work) -> list[str]:
     """The symbols that a reader meets in the expressions, in that order."""
     texts = (work.macs, work.causal_macs or 0, work.recompute_macs, work.other, work.reads or 0, work.writes or 0)
     return list(dict.fromkeys(symbol for text in texts for symbol in symbols(text)))
-
-
-def _unknown(ledger: Ledger, path: str) -> str:
-    import difflib
-
-    paths = [module.path for module in ledger.modules if module.path]
-    near = difflib.get_close_matches(path, paths, n=3) or [p for p in paths if path in p][:3] or paths[:5]
-    return f"no layer {path!r} in {ledger.header.model}: did you mean {', '.join(near)}?"

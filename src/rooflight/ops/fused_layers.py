@@ -7,6 +7,7 @@ in `trace/meta_kernels`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from rooflight.ledger import Op, Tensor
 from rooflight.ops.kernel_task import Task, plain_task, precision_of
@@ -52,6 +53,60 @@ def encoder_layer(op: Op) -> Work:
             "a": 5 if op.args.get("use_gelu") else 1,
         },
         note="attention as in multi-head attention, then two linear layers of E x F",
+    )
+
+
+# --- the layers inside
+
+
+@dataclass(frozen=True)
+class FusedPart:
+    """What a fused op does of one layer inside it."""
+
+    layer: str
+    """Below the module that the op runs in; "": what that does itself."""
+    work: Work
+    parameters: tuple[str, ...]
+    """The arguments of the op that are the layer's parameters."""
+
+
+_ATTENTION = Work(
+    macs="3 * B * S * E * E + 2 * B * S * S * E",
+    other="6 * B * H * S * S",
+    note="projections of q, k and v: 3 E x E; scores and weighted values: 2 S x S x E; a softmax",
+)
+_PROJECTION = Work(macs="B * S * E * E", note="B x S rows through E x E")
+
+
+def fused_parts(op: Op) -> tuple[FusedPart, ...]:
+    """The work of an op by the layers that it stands for: they add up to its formula. Empty: of any other op."""
+    if op.packet == "aten::_native_multi_head_attention":
+        parts = _attention_parts("")
+        work = multi_head_attention(op)
+    elif op.packet == "aten::_transformer_encoder_layer_fwd":
+        norm = Work(other="7 * B * S * E + 2 * B * S", note="a layer norm over B x S rows")
+        between = Work(other="2 * B * S * E + a * B * S * F", note="two residual additions and the activation")
+        parts = (
+            *_attention_parts("self_attn"),
+            FusedPart("norm1", norm, ("norm_weight_1", "norm_bias_1")),
+            FusedPart("linear1", Work(macs="B * S * E * F", note="B x S rows, E features in, F out"),
+                      ("ffn_weight_1", "ffn_bias_1")),
+            FusedPart("linear2", Work(macs="B * S * F * E", note="B x S rows, F features in, E out"),
+                      ("ffn_weight_2", "ffn_bias_2")),
+            FusedPart("norm2", norm, ("norm_weight_2", "norm_bias_2")),
+            FusedPart("", between, ()),
+        )  # fmt: skip
+        work = encoder_layer(op)
+    else:
+        return ()
+    return tuple(replace(part, work=replace(part.work, where=work.where)) for part in parts)
+
+
+def _attention_parts(layer: str) -> tuple[FusedPart, ...]:
+    projection = f"{layer}.out_proj" if layer else "out_proj"
+    return (
+        FusedPart(layer, _ATTENTION, ("qkv_weight", "qkv_bias")),
+        FusedPart(projection, _PROJECTION, ("proj_weight", "proj_bias")),
     )
 
 

@@ -5,16 +5,28 @@ from __future__ import annotations
 from textwrap import fill
 
 from rooflight import formatting
-from rooflight.estimation.derivation import Derivation, MovedTensor, OpDerivation
-from rooflight.ledger import Cost
+from rooflight.estimation.derivation import Derivation, MovedTensor, OpDerivation, derive
+from rooflight.ledger import Cost, Ledger
 from rooflight.ops.expressions import evaluate, to_latex, to_text
 from rooflight.ops.registry import Work
+from rooflight.summary.functions import is_function, row_names
+from rooflight.summary.layer_lookup import find_layer
 
 _MOST_TENSORS = 6
 
 
+def derivation_of(ledger: Ledger, text: str) -> Derivation:
+    """Of the layer that somebody means: a path or the end of one, a function, an op."""
+    found = find_layer(ledger, text)
+    notes = []
+    if found.alike:
+        count, last = len(found.alike) + 1, found.alike[-1]
+        notes.append(f"{text!r} is {count} layers that cost the same, up to {last}; figures are for one, {found.name}")
+    return derive(ledger, found.name, rows=row_names(ledger), notes=notes)
+
+
 def derivation_text(derivation: Derivation) -> str:
-    blocks = [_title(derivation)]
+    blocks = ["\n".join((_title(derivation), *(fill(note, 100) for note in derivation.notes)))]
     for phase in ("forward", "backward", "optimizer"):
         blocks.extend(op_text(row) for row in derivation.ops if row.op.phase == phase)
     if memory := _memory_text(derivation):
@@ -27,12 +39,19 @@ def derivation_text(derivation: Derivation) -> str:
 def _title(derivation: Derivation) -> str:
     header, module = derivation.ledger.header, derivation.module
     line = f"{derivation.path or header.model}"
+    scope = f"batch {header.batch}" + (f", sequence {header.sequence}" if header.sequence is not None else "")
+    if is_function(derivation.path):
+        around = derivation.path.rpartition(".")[0] or header.model
+        calls = sum(row.times for row in derivation.ops if row.op.phase == "forward")
+        called = f", called {calls} times" if calls > 1 else ""
+        return (
+            f"{line}: a function that {around} calls ({header.model}, {header.step}, {scope}, {header.dtype}{called})"
+        )
     if module is None:
         return line
     line += f": {module.type}"
     if module.inputs and module.outputs:
         line += f", {formatting.shape(module.inputs[0])} -> {formatting.shape(module.outputs[0])}"
-    scope = f"batch {header.batch}" + (f", sequence {header.sequence}" if header.sequence is not None else "")
     calls = f", called {module.calls} times" if module.calls > 1 else ""
     step = f"{header.model}, {header.step}, {scope}, {header.dtype}{calls}"
     return f"{line}, {derivation.params:,} parameters ({step})"
