@@ -18,6 +18,7 @@ from rooflight.ledger import LOSS, OPTIMIZER, Totals, is_inside, total
 from rooflight.reporting.sections import estimate_tables
 from rooflight.reporting.sections.derivation import derivation_latex, derivation_text
 from rooflight.reporting.sections.layer_rows import fold
+from rooflight.reporting.sections.ledger_documents import summary_sizes
 from rooflight.reporting.table import Column, Table
 from rooflight.reporting.writers.csv import table_csv
 from rooflight.reporting.writers.html import table_html
@@ -253,3 +254,22 @@ def test_numbers_are_never_cut_on_a_narrow_terminal(width):
             assert (cell in shown) == (column.name in shown.partition("hidden columns")[0])
     kept = [column.name for column in columns if column.name in shown.partition("hidden columns")[0]]
     assert kept == [column.name for column in columns][: len(kept)]
+
+
+def test_the_block_of_summary_tools():
+    """Document 000's figure 4, and document 001's smaller net."""
+    said = summary_sizes(rooflight.estimate("mnist-cnn", batch=1))
+    # Every op: conv1 and relu 32x26x26 each, conv2 and relu 64x24x24 each, pool 64x12x12, fc1 and relu 128 each, fc2 and
+    # log_softmax 10 each: 126,484 values of 4 bytes, twice, are 0.965 MiB; with 784 x 4 B in and 1,199,882 parameters.
+    assert "input size 0.00, forward/backward pass size 0.96 " in said[0]
+    assert "params size 4.58, estimated total size 5.55" in said[0]
+    # Leaf modules: conv1, conv2, two dropouts, fc1, fc2 give 67,978 values; those with parameters 58,634.
+    assert "0.52 and 5.10 by outputs of leaf modules" in said[1]
+    assert "0.45 and 5.03 by those of them with parameters" in said[1]
+    small = " ".join(summary_sizes(rooflight.estimate("mnist-cnn-5x5", batch=1)))
+    assert "0.06 and 0.15" in small and "params size 0.08" in small
+
+
+def test_summary_tools_agree_where_there_are_only_leaf_modules():
+    ledger = rooflight.estimate(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), torch.zeros(1, 4))
+    assert len(summary_sizes(ledger)) == 1

@@ -108,6 +108,8 @@ class Sizes:
     """Gradients of activations (errors) that backward makes, all of them; `None` when the step has no backward."""
     live_activation_gradient_bytes: int | None = None
     """The most of them that live at once."""
+    every_output_bytes: int = 0
+    """What all ops of a forward pass give, functions included."""
 
     @property
     def forward_backward_bytes(self) -> int:
@@ -134,7 +136,14 @@ def sizes(ledger: Ledger) -> Sizes:
         optimizer_state_bytes=categories["optimizer-state"],
         activation_gradient_bytes=sum(storage.nbytes for storage in errors) if trains else None,
         live_activation_gradient_bytes=_most_alive(errors) if trains else None,
+        every_output_bytes=every_output_bytes(ledger) // ledger.header.accumulate,
     )
+
+
+def every_output_bytes(ledger: Ledger) -> int:
+    """Bytes of what all forward ops give, functions too; what is changed in place is no new output."""
+    ops = (op for op in ledger.ops if op.phase == "forward" and op.kind != "view" and not op.mutates)
+    return sum(tensor.nbytes for op in ops for tensor in op.outputs[:1])
 
 
 def _leaves(modules: Iterable[Module]) -> list[Module]:

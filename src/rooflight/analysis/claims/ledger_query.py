@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import structs
 
+from rooflight import summary
 from rooflight.analysis.claims.claim import CannotTell, Claim, StepName
 from rooflight.analysis.claims.model_parts import ModelPart, part_of, same_model
 from rooflight.analysis.claims.retracing import at_batch
@@ -174,8 +175,7 @@ class ClaimScope:
     @property
     def every_output(self) -> int:
         """Bytes of what all ops give, functional ones too; what is changed in place is no new output."""
-        ops = (op for op in self.whole().ops if op.phase == "forward" and not op.mutates)
-        return sum(tensor.nbytes for op in ops for tensor in op.outputs[:1])
+        return summary.every_output_bytes(self.ledger)
 
     def of_modules(self, field: str) -> int:
         """A figure of the part's modules, added up."""

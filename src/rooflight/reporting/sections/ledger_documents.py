@@ -114,6 +114,35 @@ def parameters_line(ledger: Ledger) -> str:
     return f"{count:,} parameters{frozen} ({formatting.bytes_(summary.param_bytes(ledger))})"
 
 
+def summary_sizes(ledger: Ledger) -> tuple[str, ...]:
+    """The block that summary tools print below their table, in a line; and what they count themselves, where that is
+    something else."""
+    sizes = summary.sizes(ledger)
+    beside = sizes.input_bytes + sizes.param_bytes
+
+    def mebibytes(nbytes: int) -> str:
+        return f"{nbytes / 2**20:,.2f}"
+
+    def pair(outputs: int) -> str:
+        return f"{mebibytes(2 * outputs)} and {mebibytes(beside + 2 * outputs)}"
+
+    every = sizes.every_output_bytes
+    lines = [
+        f"model summary in MiB: input size {mebibytes(sizes.input_bytes)}, forward/backward pass size "
+        f"{mebibytes(2 * every)} (every op's output twice, functions included), params size "
+        f"{mebibytes(sizes.param_bytes)}, estimated total size {mebibytes(beside + 2 * every)}"
+    ]
+    hooked, with_params = sizes.leaf_output_bytes, sizes.parameterised_output_bytes
+    others = []
+    if hooked != every:
+        others.append(f"{pair(hooked)} by outputs of leaf modules (torchsummary, which writes MB)")
+    if with_params not in (every, hooked):
+        others.append(f"{pair(with_params)} by those of them with parameters (torchinfo)")
+    if others:
+        lines.append(f"forward/backward and total of tools that see modules only: {'; '.join(others)}")
+    return tuple(lines)
+
+
 def describe(ledger: Ledger) -> str:
     """The `repr` of a ledger: what it is, and its totals."""
     lines = [headline(ledger)]
@@ -187,7 +216,7 @@ def estimate_document(
         title=headline(ledger),
         lines=(parameters_line(ledger),),
         sections=table_sections(tables),
-        notes=(*_notes(ledger), coverage(ledger)),
+        notes=(*summary_sizes(ledger), *_notes(ledger), coverage(ledger)),
         small_print=(CONVENTIONS, provenance(ledger)),
         rows=lambda: estimate_tables.main_table(ledger, by, depth=depth, folded=False),
         data=lambda: ledger_data(ledger, run_steps=steps),
