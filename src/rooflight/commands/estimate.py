@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.result_options import form_options, forms, table_of, table_options
+from rooflight.commands.result_options import (
+    PICTURES,
+    form_options,
+    forms_or_picture,
+    picture_options,
+    table_of,
+    table_options,
+)
 from rooflight.commands.step_options import check_run, quiet_model, run_options, step_of, step_options, typed_command
-from rooflight.commands.terminal import say
+from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
 from rooflight.spec import StepSpec
 
 if TYPE_CHECKING:
+    from rooflight.ledger import Ledger
     from rooflight.reporting.document import Document
 
 
@@ -31,7 +39,10 @@ if TYPE_CHECKING:
 @click.option("--explain", metavar="LAYER", help="Derive the figures of one layer, as with pen and paper.")
 @click.option("--latex", is_flag=True, help="With --explain or --symbolic: as LaTeX.")
 @click.option("--symbolic", is_flag=True, help="The closed form in batch B and sequence S, with Big-O.")
-@form_options()
+@picture_options("shares (the default), roofline, memory, sweep, devices, scaling; times are predicted on the H200")
+@form_options(
+    output="Write to FILE: .json or .json.gz saves the ledger, .csv and .md the table, .png, .svg and .pdf a chart."
+)
 def command(**options: Any) -> None:
     """FLOPs, bytes and memory of every operation of MODEL, by formula; needs no GPU and no memory for weights.
 
@@ -39,7 +50,7 @@ def command(**options: Any) -> None:
     package.module:factory or path/to/file.py:factory.
     """
     spec = step_of(options, "estimate")
-    to, written = forms(options)
+    to, written = forms_or_picture(options)
     _check(spec, options, to, written)
     if options["symbolic"]:
         _symbolic(spec, options)
@@ -57,10 +68,26 @@ def command(**options: Any) -> None:
 
     if options["explain"] is not None:
         explain(ledger, options["explain"], latex=options["latex"])
-    if written:
+    if written in PICTURES.values():
+        _draw(ledger, options, written)
+    elif written:
         say(keep(ledger, document, options, written, held=ops_of(ledger, options)))
-    if options["explain"] is None and (written in ("", "json") or to != "text"):
+    if options["explain"] is None and (written in ("", "json") or (to != "text" and written not in PICTURES.values())):
         show(document(to), to)
+
+
+_CHART = "shares"
+
+
+def _draw(ledger: Ledger, options: Mapping[str, Any], form: str) -> None:
+    """What it costs by type of layer, or another chart of its report."""
+    from rooflight.commands.output import draw
+    from rooflight.reporting.report.api import named_report
+
+    chart = options["chart"] or _CHART
+    with progress(f"drawing {chart}"):
+        draw(named_report([ledger], [""], chart=chart), options, form, chart=chart)
+    say(f"wrote {options['output']}")
 
 
 def _check(spec: StepSpec, options: Mapping[str, Any], to: str, written: str) -> None:

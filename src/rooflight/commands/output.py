@@ -45,6 +45,12 @@ def ops_of(ledger: Ledger, options: Mapping[str, Any]) -> str:
     return f" ({len(ledger.ops):,} ops); see it again with: {shell('report', options['output'])}"
 
 
+def draw(document: Document, options: Mapping[str, Any], form: Any, *, chart: str | None) -> None:
+    """One chart of it, into the file that the options name."""
+    mode: Any = "dark" if options["dark"] else "light"
+    deliver(write(document, form, chart=chart, mode=mode), options["output"], force=options["force"])
+
+
 def explain(ledger: Ledger, layer: str, *, latex: bool = False) -> None:
     """The figures of one layer, derived."""
     from rooflight.reporting.sections.derivation import derivation_latex, derivation_of, derivation_text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.result_options import form_options, forms
+from rooflight.commands.result_options import PICTURES, form_options, forms_or_picture, picture_options
 from rooflight.commands.step_options import check_run, quiet_model, run_options, step_of, step_options, typed_command
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
@@ -18,6 +18,7 @@ from rooflight.spec import StepSpec
 if TYPE_CHECKING:
     from rooflight.prediction.paleo import Ppp
     from rooflight.prediction.result import Predictions
+    from rooflight.reporting.document import Document
 
 
 @click.command(short_help="time and memory of a step on any device, or on many")
@@ -59,10 +60,11 @@ if TYPE_CHECKING:
     help="Settings of torch's CUDA allocator, as in PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True, ...",
 )
 @click.option("--roofline", is_flag=True, help="With --json: roofs, ridges, every op as a point, the time of every op.")
+@picture_options("devices, sweep (several batches), scaling (several GPUs); the default is what fits")
 @form_options(
     json="Print one JSON document.",
     csv="Print as CSV, one row per device and batch.",
-    output="Write to FILE: .json, .json.gz, .csv or .md.",
+    output="Write to FILE: .json, .json.gz, .csv, .md, or a chart as .png, .svg or .pdf.",
 )
 def command(**options: Any) -> None:
     """Predict how long a step of MODEL takes and how much memory it needs, on devices of this machine or any other.
@@ -73,7 +75,7 @@ def command(**options: Any) -> None:
     sheet). With a calibration that `rooflight calibrate --from` made the tier is partial, which needs no asking for.
     """
     spec = step_of(options, "predict")
-    to, written = forms(options)
+    to, written = forms_or_picture(options)
     _check(spec, options, as_json="json" in (to, written))
     predictions = _predict(spec, options)
     from rooflight.commands.output import show
@@ -81,11 +83,40 @@ def command(**options: Any) -> None:
 
     run = {name: options[name] for name in ("epochs", "dataset_size", "price")}
     document = predict_document(predictions, **run, op_times=options["roofline"])
-    if written:
+    if written in PICTURES.values():
+        _draw(predictions, document, options, written)
+    elif written:
         show(document, written, output=options["output"], force=options["force"])
         say(f"wrote {options['output']}")
-    if not written or to != "text":
+    if not written or (to != "text" and written not in PICTURES.values()):
         show(document, to)
+
+
+def _draw(predictions: Predictions, document: Document, options: Mapping[str, Any], form: str) -> None:
+    """The devices side by side; several batches as lines, several GPUs as curves of scaling."""
+    from dataclasses import replace
+
+    from rooflight.commands.output import draw
+    from rooflight.reporting.charts.devices import devices_chart
+    from rooflight.reporting.charts.scaling import scaling_chart
+    from rooflight.reporting.charts.sweep import sweep_chart
+    from rooflight.reporting.document import Section
+
+    found = [make(predictions) for make in (scaling_chart, sweep_chart, devices_chart)]
+    model = predictions.header.model
+    charts = tuple(
+        replace(chart, title=f"{model}: {chart.title[:1].lower()}{chart.title[1:]}")
+        for chart in found
+        if chart is not None
+    )
+    chart = options["chart"] or (charts[0].name if charts else None)
+    if chart not in (names := [chart.name for chart in charts]):
+        raise BadInput(
+            f"no chart {chart!r} of this prediction: it has {', '.join(names)}; `rooflight report MODEL --chart list` "
+            "tells others"
+        )
+    draw(replace(document, sections=(Section("charts", charts=charts),)), options, form, chart=chart)
+    say(f"wrote {options['output']}")
 
 
 def _check(spec: StepSpec, options: Mapping[str, Any], *, as_json: bool) -> None:

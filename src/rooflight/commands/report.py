@@ -68,8 +68,7 @@ _USUAL = "h200,a100,v100"
 @click.option(
     "--on",
     metavar="DEVICE,...",
-    default=_USUAL,
-    show_default=True,
+    show_default=_USUAL,
     help="GPUs whose times and memory the report predicts: as `rooflight predict --on` takes them.",
 )
 @table_options
@@ -205,12 +204,12 @@ def _show(ledgers: list[Ledger], options: Mapping[str, Any], form: str) -> None:
 
         document = compare_document(Comparison(*ledgers), **table_of(options))
     else:
-        devices_of(options["on"], None)  # what is wrong with them is told before the tables
+        devices_of(options["on"] or _USUAL, None)  # what is wrong with them is told before the tables
         memory, kernels = options["memory"], options["kernels"]
         document = ledger_document(ledgers[0], memory=memory, kernels=kernels, **table_of(options))
     show(document, form, output=options["output"], force=options["force"])
     if form == "text" and len(ledgers) == 1 and not is_log(ledgers[0]):
-        show_roofline(ledgers[0], options["on"])
+        show_roofline(ledgers[0], options["on"] or _USUAL)
 
 
 def _report(ledgers: list[Ledger], names: list[str], options: Mapping[str, Any], form: str) -> None:

@@ -38,6 +38,29 @@ def together(*options: Decorator) -> Decorator:
     return decorated
 
 
+PICTURES = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
+_MUST_OR_PICTURE = (
+    "must end in .json, .json.gz, .csv, .md, .png, .svg or .pdf; a page is made from a saved one: "
+    "`rooflight report FILE -o report.html`"
+)
+
+
+def picture_options(charts: str) -> Decorator:
+    """For verbs that draw; `charts`: which there are, and which is drawn where none is named."""
+    return together(
+        click.option("--chart", metavar="NAME", help=f"Which picture, with -o FILE.png, .svg or .pdf: {charts}."),
+        click.option("--dark", is_flag=True, help="Draw the chart for a dark background."),
+    )
+
+
+def forms_or_picture(options: Mapping[str, Any]) -> tuple[str, str]:
+    """As `forms`, for verbs that draw."""
+    printed, written = forms(options, LEDGER_OR_TABLE | PICTURES, must=_MUST_OR_PICTURE)
+    if (options["chart"] or options["dark"]) and written not in PICTURES.values():
+        raise BadInput("--chart and --dark are of a picture: name one, as with -o chart.png")
+    return printed, written
+
+
 table_options = together(
     click.option(
         "--by",

@@ -19,7 +19,6 @@ from rooflight.reporting.table import Column, Table, table_of
 
 _ROW = 34
 """Height of a device, in pixels."""
-_MOST = 40
 _AXIS = 116
 """Pixels for the names of devices, and for what stands over the end of an axis."""
 _BOUNDS = {"compute": COLOURS[0], "memory": COLOURS[1], "host": COLOURS[6]}
@@ -33,7 +32,7 @@ def devices_chart(predictions: Predictions, *, batch: int | None = None) -> Char
     shown = sorted(_at_one_batch(predictions, batch), key=lambda prediction: prediction.time_s)
     if not shown:
         return None
-    rows = [_row(prediction) for prediction in shown[:_MOST]]
+    rows = [_row(prediction) for prediction in shown]
     order = [row["device"] for row in rows]
     with_memory = [row for row in rows if "memory" in row]
     panels = [_time(rows, order, WIDTH // 2 if with_memory else WIDTH - 120)]
@@ -41,7 +40,7 @@ def devices_chart(predictions: Predictions, *, batch: int | None = None) -> Char
     drawing = vl.concat(*panels, columns=2, spacing=20).resolve_scale(color="independent")
     spec = drawing.properties(usermeta=dict(axis=_AXIS)).to_dict()
     note = _note(shown)
-    return Chart("devices", "Devices side by side", _caption(len(shown), note), spec, replace(_table(shown), note=note))
+    return Chart("devices", "Devices side by side", _caption(note), spec, replace(_table(shown), note=note))
 
 
 def _at_one_batch(predictions: Predictions, batch: int | None) -> list[Prediction]:
@@ -132,11 +131,10 @@ def _memory(rows: Sequence[Row], order: Sequence[str]) -> vl.Drawing:
     ).properties(width=WIDTH // 2 - 190, height=_ROW * len(order))
 
 
-def _caption(count: int, note: str) -> str:
-    more = f" The fastest {_MOST} of {count} are drawn." if count > _MOST else ""
+def _caption(note: str) -> str:
     return (
         f"{note} Bars: time of a step, the fastest first; the line through a bar's end: its 90% interval. Behind "
-        f"the bars of memory: what a process can have.{more}"
+        "the bars of memory: what a process can have."
     )
 
 

@@ -40,9 +40,12 @@ def count_axis(
     return vl.field(f"{name}:Q", axis=axis, scale=dict(type="log", **scale, domain=domain, nice=False))
 
 
+PANEL_HEIGHT = 190
+
+
 def panel(*layers: vl.Drawing, **properties: Any) -> vl.Drawing:
     """One of two that stand side by side."""
-    return vl.layer(*layers).properties(width=WIDTH // 2 - 75, height=190, **properties)
+    return vl.layer(*layers).properties(width=WIDTH // 2 - 75, height=PANEL_HEIGHT, **properties)
 
 
 def named_rows(name: str, *, limit: Any, sort: Sequence[str] | None, scale: vl.Spec, **axis: Any) -> vl.Spec:
@@ -102,7 +105,7 @@ def _mixed(colour: str, ground: int, share: float) -> str:
 
 
 MOST = len(COLOURS)
-"""More lines than that cannot be told apart."""
+"""Lines that are told apart by colours that every reader knows; more have shades of them, and other shapes."""
 _PANEL = 720
 """Pixels that a chart, or one of two side by side, has in a wide page."""
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
@@ -135,14 +138,16 @@ class Series:
 
     @property
     def color(self) -> vl.Spec:
-        return self._by_name(COLOURS)
+        return self._by_name(colours(len(self.names)))
 
     @property
     def shape(self) -> vl.Spec:
-        return self._by_name(_SHAPES)
+        """With each round of colours the shapes begin one later: no two lines have both in common."""
+        count = len(_SHAPES)
+        return self._by_name([_SHAPES[(place + place // MOST) % count] for place in range(len(self.names))])
 
     def _by_name(self, looks: Sequence[str]) -> vl.Spec:
-        return vl.by_word(f"{self.field}:N", dict(zip(self.names, looks, strict=False)), legend=self._legend)
+        return vl.by_word(f"{self.field}:N", dict(zip(self.names, looks, strict=True)), legend=self._legend)
 
     @property
     def _legend(self) -> vl.Spec | None:
@@ -169,4 +174,4 @@ class Series:
 def series(field: str, names: Sequence[str], *, chart: str) -> Series:
     """`chart`: its name, so that the selections of a page are apart."""
     picked = vl.picked(f"{chart}_{field}", fields=[field], bind="legend")
-    return Series(field, tuple(names[:MOST]), picked)
+    return Series(field, tuple(names), picked)

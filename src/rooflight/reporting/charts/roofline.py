@@ -48,7 +48,7 @@ MOST_POINTS = 2000
 """The slowest; whoever wants all of them has the ledger."""
 _POINTS = "points"
 """The name of the data of all points."""
-_SHAPES = {"op": "circle", "module": "diamond", "region": "square"}
+_SHAPES = {"op": "circle", "module": "diamond", "region": "square", "kernel": "circle"}
 
 
 def roofline_chart(ledger: Ledger, *, on: Device | None = None) -> Chart | None:
@@ -83,10 +83,7 @@ def _drawn(marks: RooflineMarks) -> list[RooflineMark]:
 
 
 def _caption(marks: RooflineMarks, frame: Frame, drawn: list[RooflineMark]) -> str:
-    parts = [
-        "Each point is an op, or several identical ones; diamonds are layers and parts of the model with all their "
-        "ops, the star is the whole step. Larger points take more of the time."
-    ]
+    parts = [_OF_KERNELS if any(mark.kind == "kernel" for mark in drawn) else _OF_OPS]
     if "as counted" in marks.bases:
         parts.append("Points above a slope got their bytes from a cache.")
     parts.append(
@@ -98,10 +95,22 @@ def _caption(marks: RooflineMarks, frame: Frame, drawn: list[RooflineMark]) -> s
     return " ".join([*parts, _note(marks), left_out(marks, frame, drawn)]).strip()
 
 
+_OF_OPS = (
+    "Each point is an op, or several identical ones; diamonds are layers and parts of the model with all their ops, "
+    "the star is the whole step. Larger points take more of the time."
+)
+_OF_KERNELS = (
+    "Each point is a kernel with all its launches, the star is all kernels together. Larger points take more of the "
+    "time. What a kernel does is told by its name."
+)
+
+
 def _note(marks: RooflineMarks) -> str:
     """What is true of the numbers alone, too."""
     basis = (
-        "As counted: executed FLOPs over DRAM bytes. By formula: useful FLOPs over compulsory bytes. Where "
+        "FLOPs are executed ones and bytes those of the DRAM, as counted."
+        if marks.bases == ("as counted",)
+        else "As counted: executed FLOPs over DRAM bytes. By formula: useful FLOPs over compulsory bytes. Where "
         "counters ran for an op, its % of roof and its bound are as counted in both."
         if "as counted" in marks.bases
         else "FLOPs are useful ones and bytes compulsory ones, by formula."
@@ -147,7 +156,7 @@ def _rows(mark: RooflineMark, marks: RooflineMarks, frame: Frame) -> list[Row]:
         "kind": mark.kind,
         "name": mark.name,
         "family": mark.family,
-        "module": mark.module or MODEL,
+        "module": mark.module or ("–" if mark.kind == "kernel" else MODEL),
         "phase": mark.phase or "–",
         "count": f"{mark.count:,}",
         "time": seconds(mark.time_s),

@@ -14,7 +14,7 @@ from rooflight import formatting
 from rooflight.hardware.roofs import Roof, Roofs, ridge, unit_name
 from rooflight.ledger import Ledger
 from rooflight.reporting.charts.encodings import times_ten
-from rooflight.reporting.charts.roofline_marks import Basis, RooflineMark, RooflineMarks
+from rooflight.reporting.charts.roofline_marks import SINGLE, Basis, RooflineMark, RooflineMarks
 from rooflight.reporting.sections.ledger_documents import KINDS
 
 _UNSEEN = 0.015
@@ -104,7 +104,7 @@ def _places(marks: RooflineMarks, basis: Basis) -> tuple[Weighed, Weighed]:
     for mark in marks.marks:
         place = mark.places.get(basis)
         if mark.kind != "module" and place is not None and place.intensity and place.flops_per_s:
-            share = 1.0 if mark.kind != "op" else mark.share or 0
+            share = 1.0 if mark.kind not in SINGLE else mark.share or 0
             xs.append((place.intensity, share))
             ys.append((place.flops_per_s, share))
     return xs, ys
@@ -208,13 +208,14 @@ def left_out(marks: RooflineMarks, frame: Frame, drawn: Collection[RooflineMark]
     shown = set(drawn)
     sentences = []
     for basis in marks.bases:
-        ops = [mark for mark in marks.marks if mark.kind == "op" and basis in mark.places]
+        ops = [mark for mark in marks.marks if mark.kind in SINGLE and basis in mark.places]
         outside = [mark for mark in ops if mark not in shown or not frame.holds(mark, basis)]
         count, share = marks.without_flops[basis]
         parts = []
         if count:
             why = "executed no FLOPs" if basis == "as counted" else "have no FLOPs, or share kernels with other ops"
-            ops_ = "op" if count == 1 else "ops"
+            one = "launch" if any(mark.kind == "kernel" for mark in marks.marks) else "op"
+            ops_ = one if count == 1 else "launches" if one == "launch" else "ops"
             parts.append(f"{count:,} {ops_} ({formatting.percent(share)} of the time) that {why}")
         if outside:
             time = formatting.percent(sum(mark.share or 0 for mark in outside))

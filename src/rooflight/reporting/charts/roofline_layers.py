@@ -19,7 +19,8 @@ from rooflight.reporting.charts.roofline_frame import (
     roof_labels,
     slope_labels,
 )
-from rooflight.reporting.charts.roofline_marks import RooflineMarks
+from rooflight.reporting.charts.roofline_marks import SINGLE, RooflineMarks
+from rooflight.reporting.table import cut
 
 LETTER = 6.0
 """Mean width of a letter and height of a line in pixels, at the size that labels have."""
@@ -278,7 +279,8 @@ def label_rows(rows: list[Row], marks: RooflineMarks, frame: Frame) -> list[Row]
     for basis in marks.bases:
         # The step first: its name must find room.
         here = sorted((row for row in rows if row["basis"] == basis), key=lambda row: row["kind"] != "step")
-        slowest = [number for number, row in enumerate(here) if row["kind"] in ("op", "region")][:_NAMED]
+        named = 2 * _NAMED if any(row["kind"] == "kernel" for row in here) else _NAMED
+        slowest = [number for number, row in enumerate(here) if row["kind"] in (*SINGLE, "region")][:named]
         points = []
         for number, row in enumerate(here):
             step = row["kind"] == "step"
@@ -324,13 +326,15 @@ def slope_box(marks: UnderRoofs, at: tuple[float, float]) -> LabelBox:
 
 def largest_share(rows: list[Row]) -> float:
     """The share that the largest point stands for: ops shall be told apart, and whole parts of a model are larger."""
-    ops = [row["share"] for row in rows if row["kind"] == "op"] or [row["share"] for row in rows]
+    ops = [row["share"] for row in rows if row["kind"] in SINGLE] or [row["share"] for row in rows]
     return max(ops, default=0.0) or 1.0
 
 
 def _named(row: Row) -> str:
     if row["kind"] == "step":
-        return "whole step"
+        return "whole step" if row["module"] == MODEL else str(row["module"])
+    if row["kind"] == "kernel":
+        return cut(row["name"], _NAME)
     where = row["module"] if row["module"] != MODEL else row["name"]
     first, _, more = where.partition(" and ")
     several = f" +{more.removesuffix(' more')}" if more.endswith(" more") else ""

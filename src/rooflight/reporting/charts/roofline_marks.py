@@ -9,6 +9,7 @@ the blocks of a deep model are one mark, whose figures are sums.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,17 +28,23 @@ from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op
 from rooflight.metrics import Origin
 from rooflight.prediction.resolve_devices import ceilings_of
 from rooflight.reporting.columns import column
-from rooflight.reporting.sections.op_families import OTHER, family_of_all
-from rooflight.reporting.table import Column, Table, table_of
+from rooflight.reporting.sections.kernel_verdicts import ALL_KERNELS, all_of, kernel_verdict, timed_groups
+from rooflight.reporting.sections.op_families import OTHER, family_of_all, family_of_kernel
+from rooflight.reporting.table import Column, Table, kernel_name, table_of
 from rooflight.summary.facts import MeasuredFact, Number, adds_up
 from rooflight.summary.measured import is_measured
 from rooflight.summary.measured_rows import MeasuredRow
 from rooflight.summary.sums import OpGroup
 
-Kind = Literal["op", "module", "region", "step"]
+Kind = Literal["op", "module", "region", "kernel", "step"]
+SINGLE: tuple[Kind, ...] = ("op", "kernel")
+"""What others are made of: their shares of the time add up."""
 Basis = Literal["as counted", "by formula"]
 _USED = 0.002
 """A roof is one of the step's from this part of its units' time on: a few instructions in fp64 are none."""
+
+
+_JOIN = "; logs are joined by `rooflight import ncu.csv nsys.csv -o kernels.json`"
 
 
 class NoRoofline(BadInput):
@@ -112,19 +119,20 @@ def marks_of(ledger: Ledger, *, on: Device | None = None, judge: Judge | None = 
         raise NoRoofline(judge.reason)
     ceilings = ceilings_of(device, judge.predictor)
     roofs = roofs_of(device, ceilings)
-    if not judge.regions and (reason := judge.whole(by_formula=True).reason) and judge.whole().reason:
+    log = not ledger.ops and bool(ledger.kernels)
+    if not log and not judge.regions and (reason := judge.whole(by_formula=True).reason) and judge.whole().reason:
         raise NoRoofline(reason)
-    candidates = _regions(judge) if judge.regions else _of_step(judge)
+    candidates = _kernels(judge, ledger) if log else _regions(judge) if judge.regions else _of_step(judge)
     marks = sorted((mark for mark in candidates if mark.places), key=lambda mark: -mark.time_s)
     if not marks:
         raise NoRoofline(
-            f"nothing of {ledger.header.model} has both FLOPs and a time on {device.title}: there is "
-            "nothing to put under its roofs"
+            f"nothing of {ledger.header.model} has {'FLOPs, DRAM bytes' if log else 'both FLOPs'} and a time on "
+            f"{device.title}: there is nothing to put under its roofs" + (_JOIN if log else "")
         )
     bases = tuple(basis for basis in get_args(Basis) if any(basis in mark.places for mark in marks))
     without_flops = {}
     for basis in bases:
-        idle = [mark for mark in candidates if mark.kind == "op" and basis not in mark.places]
+        idle = [mark for mark in candidates if mark.kind in SINGLE and basis not in mark.places]
         without_flops[basis] = sum(mark.count for mark in idle), sum(mark.share or 0 for mark in idle)
     sustained = "" if ceilings is None else f"Sustained roofs: {ceilings.source}."
     return RooflineMarks(
@@ -296,6 +304,30 @@ def _regions(judge: Judge) -> list[RooflineMark]:
     ]
 
 
+def _kernels(judge: Judge, ledger: Ledger) -> list[RooflineMark]:
+    """Of somebody's log: each kernel with all its launches, and all of them together."""
+    timed = timed_groups(ledger)
+    whole = all_of(timed)
+    spent_s = math.fsum(group.time_s or 0.0 for group in timed)
+    marks = []
+    for group in (*timed, *([whole] if len(timed) > 1 and whole.kernels else [])):
+        place, time_s, is_whole = kernel_verdict(judge, group), group.time_s or 0.0, group is whole
+        marks.append(
+            RooflineMark(
+                "step" if is_whole else "kernel",
+                str(kernel_name(group.name)),
+                time_s,
+                time_s / spent_s,
+                _drawable({"as counted": place}),
+                place,
+                module=ALL_KERNELS if is_whole else "",
+                family=OTHER if is_whole else family_of_kernel(group.name),
+                count=len(group.kernels),
+            )
+        )
+    return marks
+
+
 def _drawable(places: Mapping[Basis, Verdict]) -> dict[Basis, Verdict]:
     return {basis: place for basis, place in places.items() if place.intensity and place.flops_per_s}
 
@@ -311,7 +343,7 @@ def _verdict(places: Mapping[Basis, Verdict]) -> Verdict | None:
 def _used(marks: Sequence[RooflineMark], roofs: Roofs) -> tuple[Roof, ...]:
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     for mark in marks:
-        if mark.kind in ("op", "region") or len(marks) == 1:
+        if mark.kind in ("op", "kernel", "region") or len(marks) == 1:
             for place in mark.places.values():
                 for unit in place.units:
                     seconds[unit.unit, unit.precision] += unit.seconds
@@ -352,7 +384,7 @@ def marks_table(marks: Sequence[RooflineMark], note: str = "") -> Table:
     """Of each what counters saw where they ran, else what formulas say; the slowest first."""
     table = table_of(
         (
-            (column("what"), lambda mark: "whole step" if mark.kind == "step" else mark.kind),
+            (column("what"), lambda mark: (mark.module or "whole step") if mark.kind == "step" else mark.kind),
             (Column("op or layer", right=False), lambda mark: mark.name),
             (Column("where", right=False), lambda mark: mark.module),
             (column("phase", optional=3), lambda mark: mark.phase),

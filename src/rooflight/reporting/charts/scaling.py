@@ -11,7 +11,7 @@ from rooflight.formatting import per_second, quotient, seconds
 from rooflight.prediction.result import Predictions, ScalingPoint
 from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import Chart
-from rooflight.reporting.charts.encodings import MOST, Series, count_axis, log_scale, panel, series, si_axis
+from rooflight.reporting.charts.encodings import Series, count_axis, log_scale, panel, series, si_axis
 from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table, table_of
 
@@ -43,9 +43,7 @@ def scaling_chart(predictions: Predictions) -> Chart | None:
         for kind in _TITLES
     ]
     lines = series("run", list(dict.fromkeys(names)), chart="scaling")
-    rows = {
-        kind: [row for curve in curves[: 2 * MOST] if curve.kind == kind for row in _rows(curve)] for kind in _TITLES
-    }
+    rows = {kind: [row for curve in curves if curve.kind == kind for row in _rows(curve)] for kind in _TITLES}
     kinds = [kind for kind in _TITLES if rows[kind]]
     drawing = vl.concat(
         *(_throughput(rows[kind], lines if kind == kinds[0] else lines.unnamed, kind) for kind in kinds),
@@ -54,8 +52,7 @@ def scaling_chart(predictions: Predictions) -> Chart | None:
         spacing=24,
     ).resolve_scale(color="independent", shape="independent")
     note = _note(runs[0][1].parallel)
-    more = f" The first {MOST} of {len(names)} runs are drawn." if len(names) > MOST else ""
-    caption = f"{note} Dashed: ideal, as many times faster as there are more GPUs.{more}"
+    caption = f"{note} Dashed: ideal, as many times faster as there are more GPUs."
     table = replace(_table(curves), note=note)
     hint = "Click a run in the legend to see it alone." if len(lines.names) > 1 else ""
     return Chart("scaling", "Scaling to many GPUs", caption, drawing.to_dict(), table, hint=hint)

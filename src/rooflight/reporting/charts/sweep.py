@@ -11,12 +11,14 @@ from rooflight.formatting import per_second, seconds
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import Chart
-from rooflight.reporting.charts.encodings import MOST, Series, count_axis, log_scale, panel, series, si_axis
+from rooflight.reporting.charts.encodings import PANEL_HEIGHT, Series, count_axis, log_scale, panel, series, si_axis
 from rooflight.reporting.columns import column
 from rooflight.reporting.sections.predict_tables import between
 from rooflight.reporting.table import Column, Table, table_of
 
 _ALL = "all devices"
+_TEXT = 12
+"""Height of a line of text, in pixels."""
 _HINT = "Click a device in the legend to see it alone."
 
 Row = dict[str, Any]
@@ -29,9 +31,8 @@ def sweep_chart(predictions: Predictions) -> Chart | None:
     if len(batches) < 2:
         return None
     devices = list(dict.fromkeys(prediction.device for prediction in swept))
-    drawn = [prediction for prediction in swept if prediction.device in devices[:MOST]]
     lines = series("device", devices, chart="sweep")
-    rows = [_row(prediction) for prediction in drawn]
+    rows = [_row(prediction) for prediction in swept]
     # A tick for every batch, as long as their labels are apart.
     ticks = batches[:: max(1, -(-len(batches) // 9))]
     x = count_axis("batch", batches, title="batch", ticks=ticks, base=2)
@@ -42,8 +43,8 @@ def sweep_chart(predictions: Predictions) -> Chart | None:
         _flops(rows, lines.unnamed, x),
     ]
     drawing = vl.concat(*panels, columns=2, spacing=24).resolve_scale(color="independent", shape="independent")
-    note = _note(drawn)
-    caption = _caption(drawn, len(devices), note)
+    note = _note(swept)
+    caption = _caption(swept, note)
     table = replace(_table(swept), note=note)
     return Chart("sweep", "Against the batch", caption, drawing.to_dict(), table, hint=_HINT)
 
@@ -109,24 +110,27 @@ def _memory(rows: Sequence[Row], lines: Series, x: vl.Spec, *, first: int) -> vl
     with_memory = [row for row in rows if row["memory"] is not None]
     both = [value for row in with_memory for value in (row["memory"], row["capacity"])]
     y = _y("memory", "memory, with capacities", "B", both or [1.0])
-    capacities = vl.view(
-        [
-            {
-                "device": device,
-                "memory": capacity,
-                "batch": first,
-                "text": f"{device} has {formatting.bytes_(capacity)}",
-            }
-            for device, capacity in dict.fromkeys((row["device"], row["capacity"]) for row in with_memory)
-        ]
-    )
-    rules = capacities.mark("rule", strokeDash=[6, 4], strokeWidth=1.4)
-    texts = capacities.mark("text", align="left", dx=2, dy=-5, fontSize=9)
+    capacities = [
+        {"device": device, "memory": capacity, "batch": first, "text": f"{device} has {formatting.bytes_(capacity)}"}
+        for device, capacity in dict.fromkeys((row["device"], row["capacity"]) for row in with_memory)
+    ]
+    rules = vl.mark("rule", capacities, strokeDash=[6, 4], strokeWidth=1.4)
+    texts = vl.mark("text", _apart(capacities, y["scale"]["domain"]), align="left", dx=2, dy=-5, fontSize=9)
     return panel(
         *_line(with_memory, x, y, lines, _tips(memory_text="memory", fits="it")),
         rules.encode(y=y, color=lines.color, opacity=lines.faint(), tooltip=vl.field("text:N")),
         texts.encode(x=x, y=y, text=vl.field("text:N"), opacity=lines.faint()),
     )
+
+
+def _apart(capacities: Sequence[Row], domain: Sequence[float]) -> list[Row]:
+    """Those whose texts do not lie on one another: colours tell whose the other lines are."""
+    least = (domain[1] / domain[0]) ** (_TEXT / PANEL_HEIGHT)
+    kept: list[Row] = []
+    for row in sorted(capacities, key=lambda row: -row["memory"]):
+        if not kept or kept[-1]["memory"] >= least * row["memory"]:
+            kept.append(row)
+    return kept
 
 
 def _time(rows: Sequence[Row], lines: Series, x: vl.Spec) -> vl.Drawing:
@@ -151,12 +155,10 @@ def _note(drawn: Sequence[Prediction]) -> str:
     return f"Predicted. Memory: with the CUDA context and the libraries.{replica}"
 
 
-def _caption(drawn: Sequence[Prediction], devices: int, note: str) -> str:
+def _caption(drawn: Sequence[Prediction], note: str) -> str:
     parts = [note, "Both axes are logarithmic. Shaded: the 90% interval. Dashed: the memory that each device has."]
     if any(prediction.fit == "does not fit" for prediction in drawn):
         parts.append("Hollow points do not fit.")
-    if devices > MOST:
-        parts.append(f"The first {MOST} of {devices} devices are drawn.")
     return " ".join(parts)
 
 

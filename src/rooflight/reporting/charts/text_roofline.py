@@ -90,7 +90,7 @@ def text_roofline(
     frame = frame_of(marks)
     grid = LetterGrid(frame, max(width, _LEAST[0]) - _MARGIN - 1, max(height, _LEAST[1]))
     look = _ASCII if ascii else Glyphs()
-    ops = [mark for mark in marks.marks if mark.kind in ("op", "region") and frame.holds(mark, basis)]
+    ops = [mark for mark in marks.marks if mark.kind in ("op", "kernel", "region") and frame.holds(mark, basis)]
     letters = _letters(ops, grid, basis)
     points = [(look.other, mark) for mark in ops] + letters[::-1]
     if marks.step is not None and frame.holds(marks.step, basis):

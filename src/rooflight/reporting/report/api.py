@@ -13,14 +13,16 @@ from rooflight.analysis.claims.claim import Claim
 from rooflight.errors import BadInput
 from rooflight.files import load, write_atomically
 from rooflight.hardware.device import Device
-from rooflight.hardware.devices import USUAL, find
+from rooflight.hardware.devices import USUAL, find, recognise_name
 from rooflight.ledger import Ledger
 from rooflight.measurement.ranks import join
 from rooflight.prediction.resolve_devices import devices_of
 from rooflight.reporting.charts.bars import bars_chart, usual_amount
 from rooflight.reporting.charts.lines import batch_chart
+from rooflight.reporting.charts.roofline import chart_of
+from rooflight.reporting.charts.roofline_marks import NoRoofline, marks_of
 from rooflight.reporting.document import Document, Section
-from rooflight.reporting.report.ledger_report import ledger_report
+from rooflight.reporting.report.ledger_report import SECTIONS, ledger_report
 from rooflight.reporting.report.origins import origins_section
 from rooflight.reporting.report.pair_report import pair_report
 from rooflight.reporting.report.step_rows import steps_of_ledger, steps_of_study
@@ -61,14 +63,21 @@ def with_claims(report: Document, ledger: Ledger, claims: Sequence[Claim], *, fi
 _KERNELS = 200
 
 
-def log_report(ledger: Ledger, *, source: str) -> Document:
-    """Kernels with what was counted, or regions with what they cost."""
+def log_report(ledger: Ledger, *, source: str, on: Device | None = None) -> Document:
+    """Kernels with what was counted, or regions with what they cost; under the roofs of their device, or of `on` where
+    the log does not name it."""
     document = log_document(ledger, top=_KERNELS)
+    try:
+        ran_on = recognise_name(ledger.header.device)
+        marks = marks_of(ledger, on=on if ran_on is None else None)
+        roofline = Section("roofline", "Roofline", charts=(chart_of(marks, ledger),))
+    except NoRoofline as error:
+        roofline = Section("roofline", "Roofline", missing=error.on_command_line)
     return replace(
         document,
         title=ledger.header.model,
         subtitle=document.title,
-        sections=(*document.sections, origins_section(ledger, Measured(ledger), source, ())),
+        sections=(*document.sections, roofline, origins_section(ledger, Measured(ledger), source, ())),
     )
 
 
@@ -81,7 +90,7 @@ def report(
     output: str | Path | None = None,
     *,
     to: Form | None = None,
-    on: On = USUAL,
+    on: On | None = None,
     chart: str | None = None,
     of: str | None = None,
     sections: Sequence[str] = (),
@@ -93,7 +102,8 @@ def report(
     names one.
 
     `source`: a Ledger, a Study, a path, a study's folder, `recorded:NAME`, or several ledgers in a list. `to`: the
-    format; by default that of the file's ending. `on`: the devices whose times and memory are predicted. `chart`: which
+    format; by default that of the file's ending. `on`: the devices whose times and memory are
+    predicted, by default h200, a100 and v100. `chart`: which
     picture, for png, svg and pdf. `of`: the quantity of `chart="bars"`, such as "params" or
     "flops.measured / flops.estimated". `sections`: only these. `claims`: a table (CSV) to be checked against the
     ledger. `width`: the widest LaTeX table, such as "16cm"; by default the text width of an A4 article, 345 pt.
@@ -113,7 +123,7 @@ def report(
 def make(
     source: Source | Sequence[Source],
     *,
-    on: On = USUAL,
+    on: On | None = None,
     claims: str | Path | None = None,
     chart: str | None = None,
     of: str | None = None,
@@ -140,7 +150,7 @@ def named_report(
     ledgers: Sequence[Ledger],
     names: Sequence[str],
     *,
-    on: On = USUAL,
+    on: On | None = None,
     claims: Path | None = None,
     say: Callable[[str], None] | None = None,
     chart: str | None = None,
@@ -148,7 +158,7 @@ def named_report(
 ) -> Document:
     """Of one ledger, of two side by side, or of several on one roofline; `names` are where they are from. `say` is told
     what is looked for. `chart`: the only one that is asked for. `of`: what bars are of."""
-    devices = devices_of(on, None)
+    devices = devices_of(USUAL if on is None else on, None)
     if not all(device.is_cuda for device in devices):
         raise BadInput(
             "a report predicts on GPUs of NVIDIA and AMD: name some with --on (see `rooflight list devices`)"
@@ -161,11 +171,13 @@ def named_report(
     if len(ledgers) == 2:
         return pair_report(*ledgers, sources=(names[0], names[1]), devices=devices)
     if is_log(ledger):
-        return log_report(ledger, source=names[0])
+        return log_report(ledger, source=names[0], on=None if on is None else devices[0])
     rows = None
     if claims is not None:  # before the work: the file may not be there
         rows = read_claims(claims)
-    document = ledger_report(ledger, source=names[0], devices=devices, **({} if say is None else {"say": say}))
+    only = chart if chart in SECTIONS else None
+    told = {} if say is None else {"say": say}
+    document = ledger_report(ledger, source=names[0], devices=devices, only=only, **told)
     if rows is None:
         return document
     return with_claims(document, ledger, rows, file=str(claims))

@@ -174,11 +174,15 @@ def _quietly(_: str) -> None:
     pass
 
 
-def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say: Said = _quietly) -> Document:
-    """`say` is told what is being looked for, for a progress bar."""
+def ledger_report(
+    ledger: Ledger, *, source: str, devices: Sequence[Device], say: Said = _quietly, only: str | None = None
+) -> Document:
+    """`say` is told what is being looked for, for a progress bar. `only`: one section, and no headline."""
     context = context_of(ledger, source=source, devices=devices)
     sections = []
     for name, title, section in _SECTIONS:
+        if only not in (None, name):
+            continue
         say(title.partition(",")[0].lower())
         try:
             part = section(context)
@@ -190,8 +194,8 @@ def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say
     return Document(
         title=ledger.header.model,
         subtitle=ledger_documents.headline(ledger),
-        facts=tuple(facts_of(context)),
-        lines=tuple(_lines(context)),
+        facts=tuple(facts_of(context)) if only is None else (),
+        lines=tuple(_lines(context)) if only is None else (),
         sections=tuple(sections),
         details=context.details if ledger.ops else None,
         rows=(lambda: _plain(context, None)) if ledger.ops else None,
@@ -376,6 +380,7 @@ _SECTIONS: tuple[tuple[str, str, Callable[[ReportContext], Section | None]], ...
     ("origins", "Conventions, origins, and how to repeat it", _origins),
 )
 """In the order of the page."""
+SECTIONS = tuple(name for name, _, _ in _SECTIONS)
 STEPS = len(_SECTIONS) + 1
 """How often `say` is called: for each section, and for the headline."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from rooflight.analysis.verdicts import Judge
 from rooflight.errors import RooflightError
 from rooflight.files import load
 from rooflight.hardware.device import Device
@@ -15,6 +16,7 @@ from rooflight.prediction.resolve_devices import device_of
 from rooflight.reporting.charts.step_points import ReportedStep
 from rooflight.reporting.report.context import context_of
 from rooflight.reporting.report.predictions import runs_from, why_nothing
+from rooflight.reporting.sections.kernel_verdicts import all_of, kernel_verdict, timed_groups
 from rooflight.reporting.sections.ledger_documents import is_log
 from rooflight.spec import StepSpec
 from rooflight.study import values
@@ -48,10 +50,26 @@ def steps_of_ledger(ledger: Ledger, source: str, devices: Sequence[Device]) -> t
 def _measured(ledger: Ledger, source: str, device: Device | None) -> ReportedStep:
     numbers, facts = values.measured(ledger)
     estimated = values.estimated(ledger) if any(op.cost is not None for op in ledger.ops) else {}
+    if is_log(ledger):
+        logged = _of_kernels(ledger, device)
+        numbers, facts = numbers | logged[0], facts | logged[1]
     name = device.name if device is not None else ledger.header.device
     row = StudyRow(cell=_cell(ledger, name), state="done", values=estimated | numbers, facts=facts)
     origin = Measured(ledger).origin
     return ReportedStep(row, device, flops_by_precision(ledger), origin=origin, source=source, is_log=is_log(ledger))
+
+
+def _of_kernels(ledger: Ledger, device: Device | None) -> tuple[values.Values, dict[str, str]]:
+    """Of somebody's log: the kernels of which FLOPs, bytes and time are all known, together."""
+    whole = all_of(timed_groups(ledger))
+    flops, moved, time_s = whole.flops, whole.dram_bytes, whole.time_s
+    if device is None or flops is None or moved is None or time_s is None:
+        return {}, {}
+    verdict = kernel_verdict(Judge(ledger), whole)
+    numbers: values.Values = {"executed.measured": flops, "bytes.measured": moved, "kernel_time.measured": time_s}
+    if verdict.percent_of_roof is not None:
+        numbers["percent_of_roof.measured"] = verdict.percent_of_roof
+    return numbers, {"bound.measured": verdict.bound} if verdict.bound else {}
 
 
 def _cell(ledger: Ledger, on: str | None) -> StudyCell:

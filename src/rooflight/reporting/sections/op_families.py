@@ -5,6 +5,7 @@ An op belongs where its formula stands; what has no formula is among the others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cache
 
@@ -35,6 +36,23 @@ def family_of(op: Op) -> str:
 def family_of_all(ops: Iterable[Op]) -> str:
     """Of a kernel that several ops share, or that belongs to none."""
     return min((family_of(op) for op in ops), key=FAMILIES.index, default=OTHER)
+
+
+_KERNELS = {
+    "attention": r"fmha|flash|attention",
+    "convolution": r"conv(?!ert)|fprop|dgrad|wgrad|implicit_gemm|winograd",
+    "matrix product": r"gemm|gemv|cutlass|matmul|splitkreduce",
+    "normalisation": r"norm|bn_",
+    OPTIMIZERS: r"adam|sgd|multi_tensor_apply",
+    "pooling, reduction, loss": r"pool|reduce|softmax|nll|loss|sort|topk",
+    "element by element": r"elementwise|functor|activation|relu|dropout",
+}
+"""Of kernels that no op is known of: by words of their names, the first that is found."""
+
+
+def family_of_kernel(name: str) -> str:
+    """What a kernel of somebody's log does, as far as its name tells."""
+    return next((family for family, words in _KERNELS.items() if re.search(words, name.lower())), OTHER)
 
 
 @cache
