@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 FORMS = ("text", "html", "md", "latex", "csv", "json", "png", "svg", "pdf")
 CHARTS = ("roofline", "bars", "memory", "lanes", "shares", "sweep", "devices", "scaling")
 """Of a ledger; a pair has some twice, as roofline-a and roofline-b, and a study its own."""
-PICTURES = ("png", "svg", "pdf")
 LIST = "list"
 """In place of a chart's name: which there are."""
 _USUAL = "h200,a100,v100"
@@ -181,7 +180,9 @@ def _write(report: Document, options: Mapping[str, Any], form: Any) -> None:
     from rooflight.reporting.writers import charts_of, write
 
     if options["chart"] == LIST:
-        emit("\n".join(f"{name:<12} {title}" for name, title in charts_of(report).items()))
+        charts = charts_of(report)
+        wide = max(map(len, charts))
+        emit("\n".join(f"{name:<{wide}}  {title}" for name, title in charts.items()))
         return
     if form == "text":
         show(report, form)

@@ -9,7 +9,7 @@ from rooflight.formatting import whole_bytes, whole_count
 from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import COLOURS, WIDTH, Chart
 from rooflight.reporting.charts.charted_quantity import MEMORY, TIME, ChartedQuantity
-from rooflight.reporting.charts.encodings import BAR, MOST, PLACE_WIDTH, Series, grouped_rows, on_phone, series, si_axis
+from rooflight.reporting.charts.encodings import BAR, PLACE_WIDTH, Series, grouped_rows, on_phone, series, si_axis
 from rooflight.reporting.columns import column
 from rooflight.reporting.sections.study_trends import words
 from rooflight.reporting.table import Column, Table
@@ -21,7 +21,6 @@ _COST = (
     ChartedQuantity("bytes", "compulsory bytes of a step", "B", whole_bytes),
 )
 _GAP = 10
-_MOST_GROUPS = 20
 _LABELS = 150
 """Pixels for the names of groups of cells."""
 _LOOKS: dict[Side, tuple[float, list[int]]] = {
@@ -66,14 +65,12 @@ def _bars(rows: Sequence[StudyRow], quantity: ChartedQuantity) -> list[_CellBar]
 
 
 def _cells_chart(bars: Sequence[_CellBar], *, batches: Collection[int]) -> Chart:
-    groups = list(dict.fromkeys(bar.group for bar in bars))
     devices = list(dict.fromkeys(bar.device for bar in bars))
-    drawn = [bar for bar in bars if bar.group in groups[:_MOST_GROUPS] and bar.device in devices[:MOST]]
-    sides = [side for side in _LOOKS if any(bar.side == side for bar in drawn)]
+    sides = [side for side in _LOOKS if any(bar.side == side for bar in bars)]
     lines = series("device", devices, chart="cells")
     panels = []
-    for quantity in dict.fromkeys(bar.quantity for bar in drawn):
-        panels.append(_panel([bar for bar in drawn if bar.quantity == quantity], lines, sides=sides))
+    for quantity in dict.fromkeys(bar.quantity for bar in bars):
+        panels.append(_panel([bar for bar in bars if bar.quantity == quantity], lines, sides=sides))
         lines = lines.unnamed
     drawing = (
         vl.concat(*panels, columns=2, spacing=16)
@@ -82,7 +79,7 @@ def _cells_chart(bars: Sequence[_CellBar], *, batches: Collection[int]) -> Chart
     )
     hint = "Click a device in the legend to see it alone." if len(lines.names) > 1 else ""
     at = f"at batch {min(batches):,}" if len(batches) == 1 else ""
-    caption = _cells_caption(groups, devices, sides, at=f" {at}" if at else "")
+    caption = _cells_caption(sides, at=f" {at}" if at else "")
     table = _cells_table(bars, note=f"{at.capitalize()}." if at else "")
     return Chart("cells", "Cells side by side", caption, drawing.to_dict(), table, hint=hint)
 
@@ -147,7 +144,7 @@ def _outline(lines: Series) -> vl.Spec:
     return {name: part for name, part in lines.unnamed.color.items() if name != "title"}
 
 
-def _cells_caption(groups: Sequence[str], devices: Sequence[str], sides: Sequence[Side], *, at: str) -> str:
+def _cells_caption(sides: Sequence[Side], *, at: str) -> str:
     parts = [f"Each bar is a cell of the study{at}, each colour a device."]
     if "measured" in sides:
         parts.append("Full: measured. Light and dashed: predicted." if "predicted" in sides else "Measured.")
@@ -155,10 +152,6 @@ def _cells_caption(groups: Sequence[str], devices: Sequence[str], sides: Sequenc
         parts.append("Predicted, without running.")
     else:
         parts.append("By formula: a study without predictions and measurements.")
-    if len(groups) > _MOST_GROUPS:
-        parts.append(f"The first {_MOST_GROUPS} of {len(groups)} are drawn; the table has all.")
-    if len(devices) > MOST:
-        parts.append(f"The first {MOST} of {len(devices)} devices are drawn; the table has all.")
     return " ".join(parts)
 
 

@@ -21,6 +21,7 @@ from rooflight.reporting.sections.ledger_documents import is_log
 from rooflight.spec import StepSpec
 from rooflight.study import values
 from rooflight.study.cell import StudyCell, StudyRow
+from rooflight.study.rates import with_rates
 from rooflight.summary.measured import Measured, is_measured
 from rooflight.summary.measured_step import flops_by_precision
 
@@ -39,9 +40,7 @@ def steps_of_ledger(ledger: Ledger, source: str, devices: Sequence[Device]) -> t
     steps, notes = [], [f"{_named(source, ledger)}: {why}" for why in context.left_out]
     for run, device in zip(runs_from(plain, context.devices), context.devices, strict=True):
         numbers, facts = values.predicted(run.prediction)
-        row = StudyRow(
-            cell=_cell(ledger, device.name), state="done", values=values.estimated(run.ledger) | numbers, facts=facts
-        )
+        row = _row(_cell(ledger, device.name), values.estimated(run.ledger) | numbers, facts)
         steps.append(ReportedStep(row, device, flops_by_precision(run.ledger), source=source))
         notes += [note for note in run.notes if note not in notes]
     return steps, notes
@@ -54,9 +53,13 @@ def _measured(ledger: Ledger, source: str, device: Device | None) -> ReportedSte
         logged = _of_kernels(ledger, device)
         numbers, facts = numbers | logged[0], facts | logged[1]
     name = device.name if device is not None else ledger.header.device
-    row = StudyRow(cell=_cell(ledger, name), state="done", values=estimated | numbers, facts=facts)
+    row = _row(_cell(ledger, name), estimated | numbers, facts)
     origin = Measured(ledger).origin
     return ReportedStep(row, device, flops_by_precision(ledger), origin=origin, source=source, is_log=is_log(ledger))
+
+
+def _row(cell: StudyCell, known: values.Values, facts: dict[str, str]) -> StudyRow:
+    return StudyRow(cell=cell, state="done", values=with_rates(cell, known), facts=facts)
 
 
 def _of_kernels(ledger: Ledger, device: Device | None) -> tuple[values.Values, dict[str, str]]:
