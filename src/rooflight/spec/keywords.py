@@ -94,16 +94,11 @@ class StepKeywords(TypedDict, total=False):
     download: bool
 
 
-class MeasureKeywords(StepKeywords, total=False):
-    """That of `measure` besides."""
-
-    gpus: int
-
-
-class PredictKeywords(MeasureKeywords, total=False):
+class PredictKeywords(StepKeywords, total=False):
     """Those of `predict` besides."""
 
     pad: bool
+    gpus: int
     nodes: int
     parallel: str | None
     micro_batches: int | None
@@ -118,7 +113,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def takes_step(verb: Verb) -> Callable[[_Function], _Function]:
     """Shows Python's help, and whoever asks for the signature, the keywords behind `**step`; of a study, the axes."""
-    types = PredictKeywords.__annotations__ | MeasureKeywords.__annotations__ | StepKeywords.__annotations__
+    types = PredictKeywords.__annotations__ | StepKeywords.__annotations__
     names = {field.name: field.key if verb == "study" else field.keyword for field in fields_for(verb)}
 
     def shown(function: _Function) -> _Function:
