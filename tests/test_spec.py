@@ -126,8 +126,8 @@ def test_what_is_usual_is_left_away_and_paths_are_quoted() -> None:
     assert StepSpec(model="resnet50").command() == "rooflight estimate resnet50"
     assert StepSpec(model="a b.py:f", settings={"k": "1 2"}).command() == "rooflight estimate 'a b.py:f' --set 'k=1 2'"
     assert shell("report", "my run.json", output="a.html") == "rooflight report 'my run.json' -o a.html"
-    # --pad and --gpus are of predictions
-    assert StepSpec(model="gpt2", pad=True, gpus=8).command("measure") == "rooflight measure gpt2"
+    # --pad and --nodes are of predictions
+    assert StepSpec(model="gpt2", pad=True, nodes=8).command("measure") == "rooflight measure gpt2"
 
 
 # --- headers ---

@@ -290,6 +290,8 @@ QUANTITIES: dict[str, Metric] = _named((
             spelled="outside; cuda context; context"),
     _memory("resident_bytes", "resident", "memory of the process after the step"),
     _memory("peak_resident_bytes", "peak resident", "most memory of the process; origin: since when"),
+    # Between the processes of one step.
+    Metric("all_reduced_bytes", "byte", "all-reduced", "gradients that a rank gave to all-reduce", "counted"),
 ))  # fmt: skip
 """What a `Measurement` holds by name."""
 

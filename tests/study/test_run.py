@@ -530,7 +530,7 @@ def test_only_gpus_that_can_be_seen_are_measured_on(monkeypatch, visible, names)
     assert not machine.is_here("a100")
     assert machine.place_of("here") == ("cuda" if names else "cpu")
     assert machine.place_of("cpu") == "cpu"
-    slots = [slot for slot in local._places("here") if slot.gpu is not None]
+    slots = [slot for slot in local._places(StudyCell(model="mnist-cnn", on="here")) if slot.gpu is not None]
     assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots] == names
     assert len({slot.alone for slot in slots}) == len(names)
 
@@ -571,7 +571,7 @@ def test_every_gpu_of_a_machine_is_looked_at(unlike_gpus, monkeypatch):
     assert [machine.gpus_of(on) for on in (first.name, "h200", "here", "v100")] == [["0"], ["1", "2"], ["0"], []]
     assert [machine.is_here(on) for on in (first.name, "h200", "v100")] == [True, True, False]
     assert [machine.place_of(on) for on in (first.name, "h200", "here", "cpu")] == ["cuda", "cuda:1", "cuda", "cpu"]
-    slots = local._places("h200")
+    slots = local._places(StudyCell(model="mnist-cnn", on="h200"))
     assert [slot.environment for slot in slots] == [
         {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": number} for number in ("1", "2")
     ]
@@ -588,6 +588,36 @@ def test_cells_go_where_their_device_is(unlike_gpus):
     cells = [StudyCell(model="mnist-cnn", on=on) for on in ("cpu", "h200", first, "here")]
     placed = [([slot.gpu for slot in slots], [cell.on for cell in some]) for slots, some in local._by_places(cells)]
     assert placed == [(["1", "2"], ["h200"]), (["0"], [first, "here"]), ([None], ["cpu"])]
+
+
+def test_cells_of_two_gpus_go_where_two_are(unlike_gpus):
+    """Two H200 and one A100: a cell that wants two of a kind gets both, or is only predicted."""
+    first = recognise_name(TwoKindsOfGpu.names[0]).name
+    cells = [StudyCell(model="mnist-cnn", step="train", gpus=2, on=on) for on in ("h200", first, "cpu")]
+    assert [machine.can_measure(cell) for cell in cells] == [True, False, True]
+    three = StudyCell(model="mnist-cnn", step="train", gpus=3, on="h200")
+    assert not machine.can_measure(three)
+    (slot,) = local._places(cells[0])
+    assert slot.environment["CUDA_VISIBLE_DEVICES"] == "1,2"
+    alone = {name for other in local._places(StudyCell(model="mnist-cnn", on="h200")) for name in other.alone}
+    assert set(slot.alone) == alone  # nobody measures on one of them meanwhile
+
+
+@pytest.mark.slow
+def test_two_processes_are_measured_beside_one(tmp_path):
+    """Strong scaling on the CPU: the same total batch by one process and by two, both really run."""
+    grids = [{"batch": 8, "gpus": 1}, {"batch": 4, "gpus": 2}]
+    store = ran(
+        tmp_path / "s", [{"model": "mnist-cnn", "step": "train", "on": "cpu", **grid} for grid in grids], repeat=3
+    )
+    one, two = store.rows
+    assert [row.state for row in (one, two)] == ["done", "done"], [row.failures for row in (one, two)]
+    for row, processes in ((one, 1), (two, 2)):
+        samples = row.cell.batch * processes
+        assert row.values["throughput.measured"] == pytest.approx(samples / row.values["time.measured"])
+    assert any("2 processes" in note for note in two.notes)
+    ledger = rooflight.load(store.folder / two.ledgers["measured"])
+    assert (ledger.header.world, ledger.header.batch) == (2, 4)
 
 
 def test_a_measurement_on_another_device_is_none_of_the_cells(tmp_path, monkeypatch):

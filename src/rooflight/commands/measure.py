@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     "--compile-mode", metavar="MODE", help="torch.compile's mode: reduce-overhead, max-autotune, ... Implies --compile."
 )
 @click.option(
+    "--total-batch", type=int, metavar="N", help="Samples per step of all --gpus together, shared equally among them."
+)
+@click.option(
     "--trace",
     "trace_file",
     type=click.Path(path_type=Path),
@@ -97,6 +100,9 @@ def command(**options: Any) -> None:
 
 def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
     check_positive("repeat", options["repeat"])
+    check_positive("total-batch", options["total_batch"])
+    if (spec.gpus > 1 or options["total_batch"] is not None) and options["counters"] == "ncu":
+        raise BadInput("--counters ncu profiles one process: leave it out, or --gpus")
     eager = spec.execution == "eager"
     wishes = [options[name] for name in ("metrics", "per_kernel", "levels", "spread")]
     if options["counters"] == "none" and any(wishes):
@@ -138,6 +144,7 @@ def _measure(spec: StepSpec, options: Mapping[str, Any]) -> tuple[Ledger, bool]:
                 repeat=options["repeat"],
                 spread=options["spread"],
                 compile_mode=options["compile_mode"],
+                total_batch=options["total_batch"],
                 progress=show,
                 command=typed_command(),
             )

@@ -28,6 +28,7 @@ from rooflight.measurement.collectors import gpu as on_gpu
 from rooflight.measurement.collectors.plain_step import CollectorContext
 from rooflight.measurement.cupti.op_counters import check_names
 from rooflight.measurement.cupti.ranges import probe
+from rooflight.measurement.data_parallel import measure_replicas, refuse_for_several, with_total_batch
 from rooflight.measurement.execution.compiled import CompiledStep, is_compiled
 from rooflight.measurement.execution.eager import CapturedStep, EagerStep
 from rooflight.measurement.findings import Findings, MeasurementInterrupted, Progress, silent
@@ -36,7 +37,7 @@ from rooflight.measurement.options import CounterBackend, MeasureOptions
 from rooflight.measurement.ranks import process_rank
 from rooflight.models.resolve import workload_of
 from rooflight.models.workload import Workload
-from rooflight.spec import POSITIONAL, StepKeywords, StepSpec, takes_step
+from rooflight.spec import POSITIONAL, MeasureKeywords, StepSpec, takes_step
 from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.stage import Recording, Stage, staged
 from rooflight.trace.tracer import header_of
@@ -63,15 +64,19 @@ def measure(
     spread: bool = False,
     repeat: int = 20,
     compile_mode: str | None = None,
+    total_batch: int | None = None,
     progress: Progress = silent,
     command: str = "",
-    **step: Unpack[StepKeywords],
+    **step: Unpack[MeasureKeywords],
 ) -> Ledger:
     """Run one step and measure it: time, memory, kernels and hardware counters of every op.
 
     `model` is a name, built here on `device` (the GPU if there is one), or a live module that is called with `inputs`
     where it is, and left exactly as it was. The step is timed `repeat` times without profiler and counters, and run a
     few times more for the rest. What cannot be measured is missing, and a note says why.
+
+    `gpus`: a training step of a model by name in as many processes, a GPU each (on the CPU: so many processes), joined
+    by DistributedDataParallel; `batch` is each one's, `total_batch` that of all together. Counters are not taken then.
 
         >>> ledger = rooflight.measure("resnet50", batch=16, step="train")
         >>> ledger.to_pandas()[["op", "kernel_time_s", "dram_bytes_read"]]
@@ -93,6 +98,13 @@ def measure(
         execution=spec.execution,
         compile_mode=compile_mode,
     )
+    if total_batch is not None:
+        spec = with_total_batch(spec, total_batch)
+    if spec.gpus > 1:
+        where = _device(model, (inputs, kwargs), device)
+        refuse_for_several(live=isinstance(model, nn.Module), options=options)
+        command = command or _asked(spec, options, live=None, device=device)
+        return measure_replicas(spec, on=where.type, repeat=repeat, command=command, progress=progress)
     if counters == "ncu":
         raise BadInput("ncu needs a process of its own: use the command line, `rooflight measure --counters ncu`")
     where = _device(model, (inputs, kwargs), device)
@@ -102,12 +114,12 @@ def measure(
     if not isinstance(model, nn.Module):
         _refuse_what_cannot_fit(where, spec, workload_of(spec, model, inputs, kwargs, device="meta"))
     with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
-        workload = _placed(spec, model, inputs, kwargs, where)
+        workload = placed_workload(spec, model, inputs, kwargs, where)
         if is_compiled(workload.model) and not spec.graphs:
             options = replace(options, execution="compile")
         called = [*(f"{POSITIONAL}{place}" for place in range(len(inputs))), *(kwargs or ())]
         command = command or _asked(spec, options, live=called if isinstance(model, nn.Module) else None, device=device)
-        return measure_workload(workload, _trace_options(spec, where, command), options, conditions, progress)
+        return measure_workload(workload, trace_options(spec, where, command), options, conditions, progress)
 
 
 def _several(given: Sequence[Any]) -> tuple[Any, ...]:
@@ -122,7 +134,7 @@ def _asked(spec: StepSpec, options: MeasureOptions, *, live: list[str] | None, d
     return spec.asked("measure", live=live, device=device, **unusual)
 
 
-def _placed(
+def placed_workload(
     spec: StepSpec,
     model: str | nn.Module | StepSpec,
     inputs: tuple[Any, ...],
@@ -150,7 +162,8 @@ def _placed(
     )
 
 
-def _trace_options(spec: StepSpec, where: torch.device, command: str = "") -> TraceOptions:
+def trace_options(spec: StepSpec, where: torch.device, command: str = "") -> TraceOptions:
+    """How the step is recorded where it really runs."""
     on: TensorKind = "cuda" if where.type == "cuda" else "cpu"
     target = "cpu" if on == "cpu" else "cuda:{}{}".format(*torch.cuda.get_device_capability(where))
     return TraceOptions.of(spec, on=on, target=target, rank=process_rank().rank, command=command)
@@ -160,7 +173,7 @@ def profiled_step(spec: StepSpec, *, device: str | None, only: str | None) -> No
     """Run the step of a model by name for an outer profiler, such as ncu."""
     where = _device(spec.model, (), device)
     with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
-        run_profiled_step(_placed(spec, spec, (), None, where), _trace_options(spec, where), only=only)
+        run_profiled_step(placed_workload(spec, spec, (), None, where), trace_options(spec, where), only=only)
 
 
 def measure_workload(

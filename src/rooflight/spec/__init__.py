@@ -10,7 +10,7 @@ from rooflight.spec.command_line import parse, shell
 from rooflight.spec.definition import FIELDS, by_option, fields_for
 from rooflight.spec.fields import Field, Verb, module_names, settings_of
 from rooflight.spec.headers import POSITIONAL, inputs_of, is_live
-from rooflight.spec.keywords import PredictKeywords, StepKeywords, as_options, in_python, takes_step
+from rooflight.spec.keywords import MeasureKeywords, PredictKeywords, StepKeywords, as_options, in_python, takes_step
 from rooflight.spec.reproduction import repeat
 from rooflight.spec.step import NOT_ACCUMULATED, StepSpec, execution
 
@@ -19,6 +19,7 @@ __all__ = [
     "NOT_ACCUMULATED",
     "POSITIONAL",
     "Field",
+    "MeasureKeywords",
     "PredictKeywords",
     "StepKeywords",
     "StepSpec",

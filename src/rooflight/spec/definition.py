@@ -95,7 +95,7 @@ class StepFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         int,
         Field(
             "Number of GPUs, spread over nodes if one does not hold them. --batch is then per replica.",
-            verbs=_PREDICTED,
+            verbs=("measure", *_PREDICTED),
         ),
     ] = 1
     nodes: Annotated[int, Field("Number of nodes, with --gpus GPUs in each.", verbs=_PREDICTED)] = 1

@@ -94,11 +94,16 @@ class StepKeywords(TypedDict, total=False):
     download: bool
 
 
-class PredictKeywords(StepKeywords, total=False):
+class MeasureKeywords(StepKeywords, total=False):
+    """That of `measure` besides."""
+
+    gpus: int
+
+
+class PredictKeywords(MeasureKeywords, total=False):
     """Those of `predict` besides."""
 
     pad: bool
-    gpus: int
     nodes: int
     parallel: str | None
     micro_batches: int | None
@@ -113,7 +118,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def takes_step(verb: Verb) -> Callable[[_Function], _Function]:
     """Shows Python's help, and whoever asks for the signature, the keywords behind `**step`; of a study, the axes."""
-    types = PredictKeywords.__annotations__ | StepKeywords.__annotations__
+    types = PredictKeywords.__annotations__ | MeasureKeywords.__annotations__ | StepKeywords.__annotations__
     names = {field.name: field.key if verb == "study" else field.keyword for field in fields_for(verb)}
 
     def shown(function: _Function) -> _Function:

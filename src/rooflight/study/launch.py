@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rooflight.study.cell import Key, Side, StudyCell
 from rooflight.study.journal import Progress
-from rooflight.study.machine import is_here, place_of
+from rooflight.study.machine import can_measure, place_of
 from rooflight.study.store import Store
 
 TOGETHER = range(8, 33)
@@ -69,7 +69,7 @@ def free_units(store: Store, units: Sequence[WorkUnit]) -> list[WorkUnit]:
 
 def wanted_here(store: Store, cells: Sequence[StudyCell]) -> list[StudyCell]:
     """Cells that this machine can measure."""
-    return [cell for cell in cells if store.is_measurable(cell) and is_here(cell.on)]
+    return [cell for cell in cells if store.is_measurable(cell) and can_measure(cell)]
 
 
 # --- what would be done ---

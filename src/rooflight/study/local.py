@@ -20,7 +20,7 @@ from rooflight.spec import shell
 from rooflight.study.cell import Side, StudyCell
 from rooflight.study.journal import Progress, StoreBroken
 from rooflight.study.launch import WorkUnit, free_units, units_of, wanted_here
-from rooflight.study.machine import environment_of, gpus_of, is_here, place_of
+from rooflight.study.machine import environment_of, gpus_of, place_of
 from rooflight.study.store import Store, open_study
 from rooflight.study.worker import WorkerProcess, WorkRequest, worker_command
 
@@ -38,9 +38,10 @@ class _WorkerSlot:
 
     number: int
     threads: int | None = None
-    alone: str = ""
+    alone: tuple[str, ...] = ()
     """What nobody else may use meanwhile: by a process of its own for every unit."""
     gpu: str | None = None
+    """One, or several with commas between them."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -77,7 +78,7 @@ class LocalLauncher:
         """The processes that would be started."""
         folder = store.folder
         lines = [f"up to {self.workers} processes that compute: {worker_command(folder)}"]
-        here = [cell for cell in store.waiting() if is_here(cell.on) and cell.is_on_one_device]
+        here = wanted_here(store, store.waiting())
         for slot in dict.fromkeys(slot for slots, _ in _by_places(here) for slot in slots):
             prefix = "".join(f"{name}={value} " for name, value in slot.environment.items())
             lines.append(f"one process for every measurement: {prefix}{worker_command(folder)}")
@@ -201,18 +202,23 @@ def _by_places(cells: Iterable[StudyCell]) -> list[tuple[list[_WorkerSlot], list
     """Cells by where they are measured: those on GPUs first."""
     by_slots: dict[tuple[_WorkerSlot, ...], list[StudyCell]] = {}
     for cell in cells:
-        by_slots.setdefault(tuple(_places(cell.on)), []).append(cell)
+        by_slots.setdefault(tuple(_places(cell)), []).append(cell)
     return sorted(
         ((list(slots), members) for slots, members in by_slots.items()), key=lambda place: place[0][0].gpu is None
     )
 
 
-def _places(on: str | None) -> list[_WorkerSlot]:
-    """All of this machine's that are this device."""
-    host = socket.gethostname()
-    if on is None or place_of(on) == "cpu":
-        return [_WorkerSlot(0, alone=f"{host} cpu")]
-    return [_WorkerSlot(number, alone=f"{host} gpu {gpu}", gpu=gpu) for number, gpu in enumerate(gpus_of(on))]
+def _places(cell: StudyCell) -> list[_WorkerSlot]:
+    """All of this machine's that are the cell's device: one by one, or as many together as the cell wants."""
+    host, count = socket.gethostname(), cell.gpus
+    if cell.on is None or place_of(cell.on) == "cpu":
+        return [_WorkerSlot(0, alone=(f"{host} cpu",))]
+    there = gpus_of(cell.on)
+    groups = [there[start : start + count] for start in range(0, len(there) - count + 1, count)]
+    return [
+        _WorkerSlot(number, alone=tuple(f"{host} gpu {gpu}" for gpu in sorted(group)), gpu=",".join(group))
+        for number, group in enumerate(groups)
+    ]
 
 
 def _cores() -> int:

@@ -10,7 +10,7 @@ from rooflight.errors import RooflightError
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.machine import nvml
 from rooflight.machine.recognise import Recognised, this_device
-from rooflight.study.cell import PROCESSOR
+from rooflight.study.cell import PROCESSOR, StudyCell
 from rooflight.study.plan import is_of_this_machine
 
 
@@ -44,6 +44,13 @@ def is_here(on: str | None) -> bool:
         return bool(gpus_of(on))
     ours = processor()
     return ours is not None and ours.device is not None and ours.device.name == wanted.name
+
+
+def can_measure(cell: StudyCell) -> bool:
+    """Is the cell's device here, and as many of it as it wants? Of processes on a CPU there may be any number."""
+    if not is_here(cell.on):
+        return False
+    return cell.gpus == 1 or place_of(cell.on) == "cpu" or len(gpus_of(cell.on or "")) >= cell.gpus
 
 
 def place_of(on: str | None) -> str:

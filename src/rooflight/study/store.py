@@ -57,7 +57,8 @@ class Store(StudyJournal):
             return []
         asked: list[Side] = ["estimated"]
         asked += ["predicted"] if cell.on is not None else []
-        if self.is_measurable(cell) and (self.plan.measure is True or self.is_wanted((cell.id, "measured"))):
+        waits = self.plan.measure is True and cell.is_on_one_device
+        if self.is_measurable(cell) and (waits or self.is_wanted((cell.id, "measured"))):
             asked.append("measured")
         return asked
 
@@ -68,7 +69,7 @@ class Store(StudyJournal):
 
     def is_measurable(self, cell: StudyCell) -> bool:
         """Could some machine measure it?"""
-        return self.plan.measure is not False and cell.is_on_one_device
+        return self.plan.measure is not False and (cell.is_on_one_device or cell.is_data_parallel)
 
     def row(self, cell: StudyCell, damaged: Mapping[Key, str] = MappingProxyType({})) -> StudyRow:
         """`damaged`: ledgers of which a note must be made."""

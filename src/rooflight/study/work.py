@@ -32,7 +32,7 @@ from rooflight.study import values
 from rooflight.study.cell import Side, StudyCell, StudyRow
 from rooflight.study.journal import JournalEntry, StoreBroken, done, failed
 from rooflight.study.launch import wanted_here
-from rooflight.study.machine import is_here, place_of
+from rooflight.study.machine import can_measure, place_of
 from rooflight.study.plan import is_of_this_machine
 from rooflight.study.store import Store, open_study
 from rooflight.summary.measured import Measured
@@ -55,7 +55,7 @@ def run_cell(folder: Path, cell_id: str) -> StudyRow:
             raise BadInput(f"{folder} has no cell {cell_id}")
         store.want(wanted_here(store, [cell]))
         for side in store.sides(cell):
-            if side != "measured" or is_here(cell.on):
+            if side != "measured" or can_measure(cell):
                 run_side(store, [cell], side, wait=True)
         return store.row(cell)
 

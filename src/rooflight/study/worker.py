@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -33,7 +33,7 @@ class WorkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     cells: tuple[str, ...]
     threads: int | None = None
     """Of torch; `None`: as many as it likes."""
-    alone: str = ""
+    alone: tuple[str, ...] = ()
     """What nobody else may use meanwhile, as a GPU of this machine: waited for."""
 
 
@@ -164,7 +164,9 @@ def _do(store: Store, request: WorkRequest, tell: Tell) -> None:
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     cells = [store.by_id[name] for name in request.cells]
-    with store.locks.holding(request.alone) if request.alone else nullcontext():
+    with ExitStack() as locks:
+        for name in request.alone:
+            locks.enter_context(store.locks.holding(name))
         tell(WorkerNews(what="began"))
         run_side(store, cells, request.side, wrote=lambda: tell(WorkerNews(what="told")))
 

@@ -31,6 +31,8 @@ def headline(ledger: Ledger) -> str:
     """`resnet50 · training step · batch 16 · fp32 (TF32 convolutions) · momentum SGD`, without what is not known."""
     header = ledger.header
     batch = None if header.step is None and header.batch is None else str(header.batch or "unknown")
+    if header.gpus > 1 and header.world > 1 and batch is not None:
+        batch += f" on each of {header.world} ranks ({header.parallel})"
     parts = step_parts(header, batch, _precision(ledger))
     return " · ".join([*parts, *([header.device] if header.device is not None else [])])
 
@@ -262,6 +264,7 @@ def _tables(measured: Measured, *, by: By, depth: int | None, folded: bool, memo
         measure_tables.speed_table(measured),
         measure_tables.check_table(measured),
         measure_tables.memory_table(measured),
+        measure_tables.rank_table(measured),
     ]
     if memory:
         tables.append(memory_course.timeline_table(measured))

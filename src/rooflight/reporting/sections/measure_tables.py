@@ -168,6 +168,25 @@ def memory_table(measured: Measured) -> Table:
     return bytes_table("", Column("memory", right=False), lines)
 
 
+_OF_RANKS = (
+    "wall_time_s",
+    "gpu_busy_s",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "peak_resident_bytes",
+    "all_reduced_bytes",
+)
+
+
+def rank_table(measured: Measured) -> Table:
+    """The processes of one step beside each other: each has its own time and its own memory."""
+    columns: Cells[tuple[int, dict[str, Value]]] = [(Column("rank"), lambda row: row[0])]
+    for name in _OF_RANKS:
+        columns.append((column(name), lambda row, name=name: row[1][name].value if name in row[1] else None))
+    rows = list(measured.steps.items()) if len(measured.steps) > 1 else []
+    return table_of(columns, rows, leave_out=is_unknown)
+
+
 def _since(value: Value, key: str) -> str:
     """Whether the process' peak is that of the step: not every kernel lets it begin anew."""
     if key != "peak_resident_bytes":

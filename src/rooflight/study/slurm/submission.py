@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from rooflight.errors import BadInput
-from rooflight.study.machine import is_here
+from rooflight.study.machine import can_measure
 from rooflight.study.slurm.options import NAMED, WARNED_S, SlurmOptions, minutes
 from rooflight.study.slurm.queue import last_line
 from rooflight.study.store import open_study
@@ -111,7 +111,7 @@ def _is_finished(folder: Path, cell_id: str) -> bool:
         cell = store.by_id.get(cell_id)
         if cell is None:
             return False  # run_cell says what is wrong
-        could_measure = "measured" not in store.sides(cell) and store.is_measurable(cell) and is_here(cell.on)
+        could_measure = "measured" not in store.sides(cell) and store.is_measurable(cell) and can_measure(cell)
         return not could_measure and not store.open_sides(cell)
 
 
