@@ -121,6 +121,17 @@ def parse(text: str, *, gpus: int, nodes: int = 1) -> Layout:
     return _product(text, plain, gpus=gpus, total=total)
 
 
+def replica_batch(total_batch: int, *, parallel: str | None, gpus: int, nodes: int = 1) -> int:
+    """What each replica has of a batch that all of them share."""
+    replicas = 1 if gpus * nodes == 1 else parse(parallel or "ddp", gpus=gpus, nodes=nodes).data
+    if total_batch % replicas:
+        raise BadInput(
+            f"--total-batch={total_batch} cannot be divided evenly among {replicas} replicas: give a multiple of "
+            f"{replicas}, or another --gpus"
+        )
+    return total_batch // replicas
+
+
 def _product(text: str, plain: str, *, gpus: int, total: int) -> Layout:
     if (numbers := _NUMBERS.fullmatch(plain)) is not None:
         tensor, pipeline, data = (int(number) for number in numbers.groups())

@@ -19,7 +19,7 @@ from rooflight.memory.cudnn_workspaces import DeviceWorkspaces
 from rooflight.memory.largest import MOST
 from rooflight.memory.predict import MemoryPredictor
 from rooflight.ops.op_tasks import is_guess, tasks_of
-from rooflight.parallel.layout import Layout
+from rooflight.parallel.layout import Layout, replica_batch
 from rooflight.prediction.advice import predicted_advice
 from rooflight.prediction.capacity import barely, memory_notes, savings, settings_given, too_large, with_limits
 from rooflight.prediction.cluster_run import Cluster, OneDevice, layout_of
@@ -98,6 +98,7 @@ def predict(
     _check_devices(on)
     given = read_calibration(calibration.calibration if isinstance(calibration, RecordedCalibration) else calibration)
     devices = devices_of(on, given)
+    spec = _divided(spec)
     batches, live = _batches(spec, model), spec.model if isinstance(model, (str, StepSpec)) else model
     layout = layout_of(spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
     ppp = ppp if ppp is None or isinstance(ppp, Ppp) else given_ppp(ppp)
@@ -296,6 +297,16 @@ class _GenerationJob:
             return None
         step = next(step for step in self.trace.steps if step.batch == about.batch)
         return savings(self.trace.asked, step, source, self.memories)
+
+
+def _divided(spec: StepSpec) -> StepSpec:
+    """With the batch of one replica, where that of all was given."""
+    if spec.total_batch is None:
+        return spec
+    if spec.batch not in (1, None):
+        raise BadInput("--total-batch is that of all GPUs together, --batch that of each: leave one of them out")
+    each = replica_batch(spec.total_batch, parallel=spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
+    return replace(spec, batch=each)
 
 
 def _batches(spec: StepSpec, model: str | nn.Module | StepSpec) -> list[int]:

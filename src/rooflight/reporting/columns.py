@@ -29,6 +29,7 @@ _COUNTS = {
     "batch": "batch",
     "batch_each": "batch each",
     "global_batch": "global batch",
+    "total_batch": "total batch",
     "gpus": "GPUs",
     "nodes": "nodes",
     "calls": "calls",

@@ -111,6 +111,10 @@ class StepFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         int | None,
         Field("Micro-batches that a replica's batch is split into. Default: 4 per pipeline stage.", verbs=_PREDICTED),
     ] = None
+    total_batch: Annotated[
+        int | None,
+        Field("Samples per step of all GPUs together, in place of --batch: strong scaling.", verbs=_PREDICTED),
+    ] = None
 
 
 def _read_fields() -> dict[str, Field]:

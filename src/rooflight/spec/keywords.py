@@ -107,6 +107,7 @@ class PredictKeywords(MeasureKeywords, total=False):
     nodes: int
     parallel: str | None
     micro_batches: int | None
+    total_batch: int | None
 
 
 OWN_KEYWORDS: dict[Verb, list[str]] = {}

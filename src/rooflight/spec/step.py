@@ -128,10 +128,12 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         }
 
     def _given_fields(self, verb: Verb) -> Iterator[tuple[Field, Any]]:
-        """All that is not as usual, of what the verb takes."""
-        for field in fields_for(verb):
+        """All that is not as usual, of what the verb takes. Of a total batch each replica's part follows."""
+        fields = fields_for(verb)
+        follows = "batch" if self.total_batch is not None and FIELDS["total_batch"] in fields else ""
+        for field in fields:
             value = getattr(self, field.name)
-            if field.is_given(value) and value is not None:
+            if field.is_given(value) and value is not None and field.name != follows:
                 yield field, value
 
     def words(self, verb: Verb = "estimate", **more: Any) -> list[str]:

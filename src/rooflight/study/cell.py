@@ -114,7 +114,7 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
     def at(self, batches: Sequence[int]) -> StepSpec:
         """The step at several batches, without the device."""
         given = {name: getattr(self, name) for name in StepSpec.__struct_fields__}
-        return StepSpec(**{**given, "batch": tuple(batches)})
+        return StepSpec(**{**given, "batch": tuple(batches), "total_batch": None})
 
 
 _ALWAYS = ("batch", "step", "dtype", "gpus")

@@ -273,9 +273,26 @@ def _check_devices(grid: StudyGrid, where: str) -> None:
         refusals = [_refusal(how, gpus) for gpus in counts]
         if all(refusals):
             raise BadInput(f"{where}: {refusals[0]}")
+    _check_total(grid, where)
     for axis in ("gpus", "nodes"):
         if grid.on is None and _values(grid, axis) != [1]:
             raise BadInput(_said(f"--{axis} goes with --on: name the device", where))
+
+
+def _check_total(grid: StudyGrid, where: str) -> None:
+    """A batch that all GPUs share, which must be divisible among them."""
+    totals = [total for total in _values(grid, "total_batch") if total is not None]
+    if totals and _values(grid, "batch") != [FIELDS["batch"].default]:
+        raise BadInput(
+            _said("--total-batch is that of all GPUs together, --batch that of each: leave one of them out", where)
+        )
+    try:
+        for total, gpus, nodes in itertools.product(totals, _values(grid, "gpus"), _values(grid, "nodes")):
+            for how in _values(grid, "parallel"):
+                if how is None or not _refusal(how, gpus * nodes):
+                    layout.replica_batch(total, parallel=how, gpus=gpus, nodes=nodes)
+    except BadInput as error:
+        raise BadInput(_said(error.text, where)) from None
 
 
 def _refusal(how: str, gpus: int) -> str:
@@ -307,13 +324,16 @@ def _cells_of(grid: StudyGrid) -> Iterator[StudyCell]:
         given = {_FIELDS[axis]: value for axis, value in zip(order, values, strict=True) if value is not None}
         step = given.get(FIELDS["step"], "infer")
         fields = {field.name: field.read(value) for field, value in given.items() if field.step in (None, step)}
+        if (total := fields.get("total_batch")) is not None:
+            place = {name: fields.get(name, FIELDS[name].default) for name in ("parallel", "gpus", "nodes")}
+            fields["batch"] = layout.replica_batch(total, **place)
         if fields.get("gpus", 1) * fields.get("nodes", 1) == 1:
             fields = {name: value for name, value in fields.items() if name not in ("parallel", "micro_batches")}
         yield StudyCell(**fields)
 
 
 _SLOWEST = ("model", "set", "input")
-_FASTEST = ("seq", "past", "on", "gpus", "nodes", "parallel", "micro_batches", "batch")
+_FASTEST = ("seq", "past", "on", "total_batch", "gpus", "nodes", "parallel", "micro_batches", "batch")
 _ORDER = (*_SLOWEST, *(axis for axis in AXES if axis not in _SLOWEST + _FASTEST), *_FASTEST)
 """Of the cells: the batch changes first, the model last."""
 

@@ -8,6 +8,7 @@ stands why.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -19,8 +20,10 @@ Place = tuple[tuple[str, str | int | bool], ...]
 """Coordinates that can be a key."""
 At = dict[str, str | int | bool]
 BatchPoints = tuple[tuple[int, int | float], ...]
-OF_THE_DEVICE = ("on", "gpus", "nodes", "parallel", "micro_batches", "pad")
+OF_THE_DEVICE = ("on", "gpus", "nodes", "parallel", "micro_batches", "pad", "total_batch")
 """What an estimate does not depend on."""
+OF_THE_BATCH = ("batch", "total_batch")
+"""What changes along a curve against the batch."""
 
 
 def place(row: StudyRow, *, without: Collection[str] = ()) -> Place:
@@ -106,7 +109,7 @@ def against_batch(rows: Sequence[StudyRow]) -> list[Trend]:
     """Every curve of more than one batch."""
     series = [
         *_series(rows, without=("batch", *OF_THE_DEVICE), sides=("estimated",)),
-        *_series(rows, without=("batch",), sides=("predicted", "measured")),
+        *_series(rows, without=OF_THE_BATCH, sides=("predicted", "measured")),
     ]
     return [
         _trend(at, quantity, side, points)
@@ -120,7 +123,7 @@ def gains(rows: Sequence[StudyRow]) -> list[ThroughputGain]:
     """Throughput of every series that has some."""
     return [
         _gain(at, side, points, group)
-        for side, at, group in _series(rows, without=("batch",))
+        for side, at, group in _series(rows, without=OF_THE_BATCH)
         if len(points := _points(group, "throughput", side)) > 1
     ]
 
@@ -179,21 +182,26 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[FrontPoint, ...]
 
 
-class WeakScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
+class StudyScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     parallel: str
     batch: int
+    """Of each replica."""
+    time_s: float | None
     throughput: float
     speedup: float
     efficiency: float
 
 
-class WeakScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """The same step on more devices, each with its batch."""
+class StudyScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """The same step on more devices: each with its batch (weak), or with its part of one batch (strong)."""
 
+    kind: Literal["weak", "strong"]
     at: At
     side: Side
-    points: tuple[WeakScalingPoint, ...]
+    total_batch: int | None = None
+    """Of all GPUs together; of strong scaling alone."""
+    points: tuple[StudyScalingPoint, ...]
     """The first is what the others are compared with."""
 
 
@@ -239,32 +247,44 @@ def _front(points: Sequence[tuple[At, float, float]]) -> tuple[FrontPoint, ...]:
     return tuple(front)
 
 
-def scaling(rows: Sequence[StudyRow]) -> list[WeakScaling]:
-    """Every step that the study has on more than one number of devices."""
-    if len({row.cell.gpus for row in rows}) < 2:
+def scaling(rows: Sequence[StudyRow]) -> list[StudyScaling]:
+    """Every step that the study has on more than one number of devices; a batch that they share is strong scaling."""
+    if len({row.cell.gpus * row.cell.nodes for row in rows}) < 2:
         return []
-    scaled = []
-    for side, at, group in _series(rows, without=("gpus", "parallel")):
+    shared = [row for row in rows if row.cell.total_batch is not None]
+    own = [row for row in rows if row.cell.total_batch is None]
+    return [
+        *_scalings(own, "weak", without=("gpus", "nodes", "parallel")),
+        *_scalings(shared, "strong", without=("gpus", "nodes", "parallel", "batch")),
+    ]
+
+
+def _scalings(
+    rows: Sequence[StudyRow], kind: Literal["weak", "strong"], *, without: Sequence[str]
+) -> Iterator[StudyScaling]:
+    for side, at, group in _series(rows, without=without):
         rated = [
             (row, rate)
-            for row in sorted(group, key=lambda row: row.cell.gpus)
+            for row in sorted(group, key=lambda row: row.cell.gpus * row.cell.nodes)
             if (rate := value(row, "throughput", side)) is not None and rate > 0
         ]
-        if len({row.cell.gpus for row, _ in rated}) > 1:
-            scaled.append(WeakScaling(at=at, side=side, points=_scaled(rated)))
-    return scaled
+        if len({row.cell.gpus * row.cell.nodes for row, _ in rated}) > 1:
+            total = rated[0][0].cell.total_batch
+            yield StudyScaling(kind=kind, at=at, side=side, total_batch=total, points=_scaled(rated, side))
 
 
-def _scaled(rated: Sequence[tuple[StudyRow, float]]) -> tuple[WeakScalingPoint, ...]:
+def _scaled(rated: Sequence[tuple[StudyRow, float]], side: Side) -> tuple[StudyScalingPoint, ...]:
     base, base_rate = rated[0]
+    one = base.cell.gpus * base.cell.nodes
     return tuple(
-        WeakScalingPoint(
-            gpus=row.cell.gpus,
+        StudyScalingPoint(
+            gpus=row.cell.gpus * row.cell.nodes,
             parallel=row.cell.parallel or "",
             batch=row.cell.batch,
+            time_s=value(row, "time", side),
             throughput=rate,
             speedup=rate / base_rate,
-            efficiency=rate / base_rate * base.cell.gpus / row.cell.gpus,
+            efficiency=rate / base_rate * one / (row.cell.gpus * row.cell.nodes),
         )
         for row, rate in rated
     )
@@ -296,7 +316,7 @@ class Trends(msgspec.Struct, frozen=True, kw_only=True):
     against_batch: tuple[Trend, ...] = ()
     throughput: tuple[ThroughputGain, ...] = ()
     fronts: tuple[Front, ...] = ()
-    scaling: tuple[WeakScaling, ...] = ()
+    scaling: tuple[StudyScaling, ...] = ()
     ratios: tuple[Ratios, ...] = ()
 
 

@@ -18,7 +18,7 @@ from rooflight.reporting.columns import column
 from rooflight.reporting.sections.study_trends import words
 from rooflight.reporting.table import Column, Table
 from rooflight.study.cell import SIDES, Side, StudyRow
-from rooflight.study.trends import OF_THE_DEVICE, Place, grouped, shown, varying
+from rooflight.study.trends import OF_THE_BATCH, OF_THE_DEVICE, Place, grouped, shown, varying
 
 _HEIGHT = 260
 _MOST_CHARTS = 24
@@ -109,13 +109,13 @@ def lines_of(rows: Sequence[StudyRow], quantity: ChartedQuantity) -> list[StudyL
     """Of each series of more than one batch, what was measured, predicted and estimated."""
     found: list[tuple[Side, Place, list[StudyRow]]] = []
     for side in reversed(SIDES):
-        without = ("batch", *OF_THE_DEVICE) if side == "estimated" else ("batch",)
+        without = ("batch", *OF_THE_DEVICE) if side == "estimated" else OF_THE_BATCH
         for where, group in grouped(rows, without=without).items():
             by_batch = {row.cell.batch: row for row in group if (quantity.value(row, side) or 0) > 0}
             if len(by_batch) > 1:
                 found.append((side, where, [by_batch[batch] for batch in sorted(by_batch)]))
     # What tells them apart is what differs among those that are drawn.
-    axes = [axis for axis in varying([row for _, _, some in found for row in some]) if axis != "batch"]
+    axes = [axis for axis in varying([row for _, _, some in found for row in some]) if axis not in OF_THE_BATCH]
     facets = [axis for axis in axes if axis not in OF_THE_DEVICE]
     machines = [axis for axis in axes if axis in OF_THE_DEVICE]
     return [

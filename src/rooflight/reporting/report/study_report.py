@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rooflight.reporting.charts.chart import Chart
 from rooflight.reporting.charts.lines import study_charts
+from rooflight.reporting.charts.study_scaling import study_scaling_charts
 from rooflight.reporting.document import Document, Fact, Section
 from rooflight.reporting.report.step_rows import steps_of_study
 from rooflight.reporting.report.steps_report import roofline_section
@@ -17,6 +18,7 @@ from rooflight.spec import shell
 from rooflight.study.cell import StudyRow
 from rooflight.study.hypotheses import claims
 from rooflight.study.plan import StudyPlan
+from rooflight.study.trends import scaling
 
 
 def study_report(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str, asked: Sequence[Chart] = ()) -> Document:
@@ -25,7 +27,7 @@ def study_report(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str, aske
     document = study_document(rows, plan, folder=folder, spell_out=False)
     claimed = [section for section in document.sections if section.name == "claims"]
     others = [section for section in document.sections if section.name != "claims"]
-    charts = (*study_charts(rows, plan.layers), *asked)
+    charts = (*study_charts(rows, plan.layers), *study_scaling_charts(scaling(rows)), *asked)
     title = "Charts of the cells" if all(chart.name == "cells" for chart in charts) else "Against the batch"
     drawn = [Section("charts", title, charts=charts)] if charts else []
     roofline = roofline_section(steps_of_study(rows, Path(folder)), "All cells on one roofline")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rooflight.study.plan import StudyPlan
 
 _ALWAYS = ("model", "batch")
+_NUMBERS = ("batch", "total_batch", "seq", "past", "gpus", "nodes")
+_HEADINGS = {"total_batch": "total batch"}
 
 
 def _fact(value: str | None) -> str:
@@ -136,7 +138,7 @@ def cell_table(rows: Sequence[StudyRow], shown_rows: Sequence[StudyRow] | None =
 def axis_columns(rows: Sequence[StudyRow]) -> list[tuple[Column, Callable[[StudyRow], Any]]]:
     """What a cell is: the coordinates that tell it from the others."""
     return [
-        (Column(axis, _text, right=axis in ("batch", "seq", "past", "gpus")), _coordinate(axis))
+        (Column(_HEADINGS.get(axis, axis), _text, right=axis in _NUMBERS, raw=axis), _coordinate(axis))
         for axis in shown_axes(rows)
     ]
 
@@ -174,7 +176,7 @@ def shown_axes(rows: Sequence[StudyRow]) -> list[str]:
     """The coordinates that tell these cells apart, and those that always stand there."""
     apart = varying(rows)
     axes = dict.fromkeys(axis for row in rows for axis in row.cell.coordinates)
-    return [axis for axis in axes if axis in _ALWAYS or axis in apart]
+    return [axis for axis in axes if axis in (*_ALWAYS, "total_batch") or axis in apart]
 
 
 def records(rows: Sequence[StudyRow]) -> list[dict[str, Any]]:

@@ -17,11 +17,11 @@ from rooflight.study.trends import (
     Front,
     FrontPoint,
     Ratios,
+    StudyScaling,
+    StudyScalingPoint,
     ThroughputGain,
     Trend,
     Trends,
-    WeakScaling,
-    WeakScalingPoint,
 )
 
 _WRITE: dict[str, Callable[[Any], str]] = {
@@ -45,8 +45,8 @@ def words(at: Mapping[str, str | int | bool | None]) -> str:
                 parts.append(str(value))
             case "gpus":
                 parts += [f"{value} GPUs"] if value != 1 else []
-            case "batch" | "autocast":
-                parts.append(f"{axis} {value}")
+            case "batch" | "autocast" | "total_batch":
+                parts.append(f"{axis.replace('_', ' ')} {value}")
             case _:
                 parts.append(f"{axis}={written(value)}")
     return ", ".join(parts) or "all cells"
@@ -58,7 +58,7 @@ def trend_tables(trends: Trends) -> list[Table]:
         batch_table(trends.against_batch),
         gain_table(trends.throughput),
         front_table(trends.fronts),
-        scaling_table(trends.scaling),
+        *scaling_tables(trends.scaling),
         *ratio_tables(trends.ratios),
     ]
     return [_shortened(table) for table in tables if table.rows]
@@ -180,20 +180,38 @@ def front_table(fronts: Sequence[Front]) -> Table:
     return table_of(columns, points, title="Pareto front: time per sample and memory")
 
 
-def scaling_table(scalings: Sequence[WeakScaling]) -> Table:
-    """One GPU and several."""
-    columns: Cells[tuple[WeakScaling, WeakScalingPoint]] = [
+def scaling_tables(scalings: Sequence[StudyScaling]) -> list[Table]:
+    """One GPU and several, with a batch each, or with one that they share."""
+    return [
+        _scaling_table([scaling for scaling in scalings if scaling.kind == kind], title)
+        for kind, title in _SCALING.items()
+    ]
+
+
+_SCALING = {
+    "weak": "weak scaling: one GPU and several, the same batch on each",
+    "strong": "strong scaling: one GPU and several, one batch divided among them",
+}
+
+
+def _scaling_table(scalings: Sequence[StudyScaling], title: str) -> Table:
+    columns: Cells[tuple[StudyScaling, StudyScalingPoint]] = [
         (Column("of", right=False, whole=True), lambda row: words(row[0].at)),
         (Column("by", right=False, optional=2), lambda row: row[0].side),
+    ]
+    if any(scaling.total_batch is not None for scaling in scalings):
+        columns.append((column("total_batch"), lambda row: row[0].total_batch))
+    columns += [
         (column("gpus"), lambda row: row[1].gpus),
         (Column("parallel", right=False, optional=3), lambda row: row[1].parallel),
         (column("batch_each", optional=1), lambda row: row[1].batch),
+        (column("time_s", optional=1), lambda row: row[1].time_s),
         (column("samples_per_s"), lambda row: row[1].throughput),
         (column("speedup", raw="speed-up"), lambda row: row[1].speedup),
         (column("efficiency"), lambda row: row[1].efficiency),
     ]
     points = [(scaling, point) for scaling in scalings for point in scaling.points]
-    return table_of(columns, points, title="weak scaling: one GPU and several, the same batch on each")
+    return table_of(columns, points, title=title)
 
 
 _BESIDE = {

@@ -73,8 +73,11 @@ class RowGrid:
         if not chosen:
             asked = ", ".join(f"{axis}={written(value)}" for axis, value in fixed.items())
             raise BadInput(f"no cell is {asked}" if asked else "the study has no cells")
-        # An axis that none of its cells has does not tell them apart from those of the other terms.
-        axes = tuple(axis for axis in self.values if axis not in fixed and any(axis in self.places[i] for i in chosen))
+        # An axis that none of its cells has does not tell them apart from those of the other terms; nor does the batch
+        # of one GPU, where it is a part of what all of them share.
+        divided = {"batch"} if all("total_batch" in self.places[i] for i in chosen) else set()
+        known = [axis for axis in self.values if axis not in fixed and axis not in divided]
+        axes = tuple(axis for axis in known if any(axis in self.places[i] for i in chosen))
         rows: dict[tuple[Value, ...], StudyRow] = {}
         for i in chosen:
             rows.setdefault(tuple(self.places[i].get(axis) for axis in axes), self.rows[i])
