@@ -87,6 +87,8 @@ def specs(draw: st.DrawFn, verb: Verb) -> StepSpec:
     values |= {field.name: field.default for field in fields_for(verb) if field.step not in (None, values["step"])}
     if values["foreach"] is not None:
         values["fused"] = False
+    if values.get("total_batch") is not None:
+        values["batch"] = 1  # it follows
     if values["accumulate"] > 1:
         values |= {name: 1 for name in ("gpus", "nodes") if name in values}
     model = draw(st.sampled_from(["resnet50", "net.py:make", "my folder/it's.py:make", "hf:gpt2"]))
@@ -145,13 +147,18 @@ def header_with(spec: StepSpec, **more: Any) -> Header:
 @settings(max_examples=150, deadline=None)
 @given(specs("predict"))
 def test_a_header_holds_the_whole_step(spec: StepSpec) -> None:
+    spec = msgspec.structs.replace(spec, total_batch=None)  # a header has the batch of a replica
     assert StepSpec.of(header_with(spec)) == spec
     stored = msgspec.json.decode(msgspec.json.encode(header_with(spec)), type=Header)
     assert StepSpec.of(stored) == spec
 
 
 def test_every_field_is_in_the_header() -> None:
-    assert set(FIELDS) - set(Header.__struct_fields__) == {"compile", "graphs"}  # which are its `execution`
+    assert set(FIELDS) - set(Header.__struct_fields__) == {
+        "compile",
+        "graphs",  # which are its `execution`
+        "total_batch",  # which its batch follows from
+    }
 
 
 def test_an_older_header_is_completed_by_its_command() -> None:

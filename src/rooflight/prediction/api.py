@@ -303,9 +303,9 @@ def _divided(spec: StepSpec) -> StepSpec:
     """With the batch of one replica, where that of all was given."""
     if spec.total_batch is None:
         return spec
-    if spec.batch not in (1, None):
-        raise BadInput("--total-batch is that of all GPUs together, --batch that of each: leave one of them out")
     each = replica_batch(spec.total_batch, parallel=spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
+    if spec.batch not in (1, None, each):
+        raise BadInput("--total-batch is that of all GPUs together, --batch that of each: leave one of them out")
     return replace(spec, batch=each)
 
 
