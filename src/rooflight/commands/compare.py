@@ -1,5 +1,5 @@
 """`rooflight compare A B`: two ledgers side by side, and why they differ; `rooflight compare A`: a measured step beside
-what the mathematics says of it; `rooflight compare A --claims FILE`: a table against one."""
+what the mathematics says of it; `rooflight compare A ... --claims FILE`: a table against one or several."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ is 2, as everywhere."""
 _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
 
 
-@click.command(short_help="two ledgers side by side, and why they differ")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", required=False, type=click.Path(path_type=Path))
+@click.command(short_help="two ledgers side by side, and why they differ; a table of claims against ledgers")
+@click.argument("paths", nargs=-1, required=True, metavar="A [B]", type=click.Path(path_type=Path))
 @click.option(
     "--claims",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Check a table of claims (CSV: layer, quantity, value, ...) against A instead of comparing with B.",
+    help="Check a table of claims (CSV: layer, quantity, value, ...) against A, or against several ledgers and models.",
 )
 @click.option(
     "--strict", is_flag=True, help="With --claims: a value that is right only under another convention counts as wrong."
 )
+@click.option("--batch", type=int, help="With --claims and models by name: the batch they are traced at. Default: 1.")
+@click.option("--step", type=click.Choice(["infer", "train"]), help="The same for the step. Default: infer.")
 @table_options
 @click.option("--on", metavar="DEVICE", help="GPU to predict the times of an estimate for (of A alone, or of B).")
 @form_options(
@@ -42,7 +43,7 @@ _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
     csv="Print the rows as CSV.",
     output="Write to FILE: .json, .csv or .md.",
 )
-def command(a: Path, b: Path | None, **options: Any) -> None:
+def command(paths: tuple[Path, ...], **options: Any) -> None:
     """Put two saved ledgers side by side and say why they differ: estimate and measurement, eager and compiled, two
     precisions, two batches. Without B, a measured A beside the estimate of the same step, or an estimate
     beside its prediction on the GPU given with --on.
@@ -54,21 +55,27 @@ def command(a: Path, b: Path | None, **options: Any) -> None:
     that comes with rooflight (see `rooflight list recordings`). Ratios are B/A. The memory of an estimate is
     predicted for the GPU of the other side.
 
-    With --claims there is no B: every row of somebody's own table is checked against A, and a wrong value is shown
-    with the mistake that leads to it. The exit code is then 0 when nothing is wrong, 1 when something is or when no
-    row could be checked, and 2 when the table cannot be read. Multiply-adds called FLOPs, or KiB called KB, are
-    right under another convention: with --strict they are wrong.
+    With --claims every row of somebody's own table is checked, and a wrong value is shown with the mistake that leads
+    to it. There may be one ledger or several then, and models by name (`vgg11,vgg13`): a row is held against the one
+    of its model, step, device and batch. The exit code is 0 when nothing is wrong, 1 when something is or when no row
+    could be checked, and 2 when the table cannot be read. Multiply-adds called FLOPs, or KiB called KB, are right
+    under another convention: with --strict they are wrong.
     """
     to = one_form(
         options, _FORMS, must="must end in .json, .csv or .md; a page is made by `rooflight report A B -o page.html`"
     )
     if options["claims"] is not None:
-        if b is not None:
-            raise BadInput(f"--claims checks a table against one ledger: leave {b} or --claims out")
-        _check_claims(a, options, to)
+        _check_claims(paths, options, to)
         return
-    if options["strict"]:
-        raise BadInput("--strict is of --claims: give a table of claims with it, or leave it out")
+    for name in ("strict", "batch", "step"):
+        if options[name]:
+            raise BadInput(f"--{name} is of --claims: give a table of claims with it, or leave it out")
+    if len(paths) > 2:
+        raise BadInput(
+            f"two are put side by side, and these are {len(paths)}: `rooflight report` draws several on one roofline, "
+            "and --claims checks a table against several"
+        )
+    a, b = paths[0], paths[1] if len(paths) == 2 else None
     from rooflight.analysis.comparison.sides import Comparison, with_its_estimate
     from rooflight.commands.output import show
     from rooflight.files import load
@@ -82,16 +89,20 @@ def command(a: Path, b: Path | None, **options: Any) -> None:
         say(f"wrote {output}")
 
 
-def _check_claims(ledger: Path, options: Mapping[str, Any], to: str) -> None:
+def _check_claims(paths: tuple[Path, ...], options: Mapping[str, Any], to: str) -> None:
     """Prints what a table of claims is worth, and ends with a grade as exit code."""
     from rooflight.analysis.claims import check, read_claims
     from rooflight.commands.output import show
-    from rooflight.files import load
+    from rooflight.commands.report_sources import ledgers_of
     from rooflight.reporting.sections.claims_tables import claims_document
+    from rooflight.spec import fields_for
 
     claims, output = options["claims"], options["output"]
     rows = read_claims(claims)
-    checked = check(load(ledger), rows, file=str(claims), strict=options["strict"])
+    batch = None if options["batch"] is None else str(options["batch"])
+    given = {field.name: None for field in fields_for("estimate")} | {"batch": batch, "step": options["step"]}
+    ledgers, _ = ledgers_of(paths, given)
+    checked = check(ledgers, rows, file=str(claims), strict=options["strict"])
     show(claims_document(checked), to, output=output, force=options["force"])
     if output is not None:
         say(f"wrote {output}: {checked.grade}")

@@ -48,4 +48,4 @@ def check(
     if strict:
         rows = [replace(row, verdict="wrong") if row.verdict == "convention" else row for row in rows]
     traced = tuple(book.ledger for book in judge.shelf.traced.values())
-    return CheckedTable(file=file, ledgers=ledgers, traced=traced, rows=tuple(rows), findings=over_rows)
+    return CheckedTable(file=file, ledgers=ledgers, traced=traced, rows=tuple(rows), findings=over_rows, strict=strict)

@@ -229,6 +229,8 @@ class CheckedTable:
     findings: tuple[Finding, ...]
     traced: tuple[Ledger, ...] = ()
     """Of built-in models that rows name, and none of the ledgers is of."""
+    strict: bool = False
+    """What is right only under another convention was called wrong."""
 
     @property
     def ledger(self) -> Ledger:

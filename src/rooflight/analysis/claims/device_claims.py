@@ -17,7 +17,6 @@ from rooflight.analysis.claims import estimated_answers, measured_answers
 from rooflight.analysis.claims.claim import Amount, Answer, CannotTell, Claim, JudgedClaim, right, unknown, wrong
 from rooflight.analysis.claims.device_figures import FIGURES, figure_of
 from rooflight.analysis.claims.ledger_query import ClaimScope, LedgerBook, check_model, device_of, find_device, scope_of
-from rooflight.analysis.claims.matching import states
 from rooflight.analysis.claims.model_parts import same_model
 from rooflight.analysis.claims.row_inference import COUNTED, TIMES, Ingredient
 from rooflight.analysis.finding import Finding
@@ -69,7 +68,7 @@ def run_of(judge: ClaimsJudge, like: Claim) -> tuple[Judgement, tuple[int, ...]]
     given = StatedRun(
         device=device,
         precision=like.precision or main_precision(book.ledger) or "fp32",
-        flops=_float(work),
+        flops=_work(judge, work),
         counted="cuda-cores" if work is not None and work.claim.name in COUNTED else "formula",
         useful_flops=_useful(book, like),
         bytes=_float(moved),
@@ -90,6 +89,15 @@ def run_of(judge: ClaimsJudge, like: Claim) -> tuple[Judgement, tuple[int, ...]]
 
 def _float(row: Ingredient | None) -> float | None:
     return None if row is None else float(row.value)
+
+
+def _work(judge: ClaimsJudge, row: Ingredient | None) -> float | None:
+    """As the row states it or, where it is wrong, as it should."""
+    if row is None or row.claim.row < 0:
+        return _float(row)
+    meant = judge.judged(row.claim)
+    is_formula = meant.answer is not None and row.claim.name not in COUNTED
+    return float(meant.right_value) if meant.right_value is not None and is_formula else _float(row)
 
 
 def _said(claim: Claim) -> str | None:
@@ -186,7 +194,7 @@ def _bound(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
     if judged.side is None:
         return unknown(claim, "a bound needs FLOPs and bytes", "rows of FLOPs, DRAM bytes and time of the same run")
     far = judged.percent_of_roof is not None and judged.percent_of_roof < FAR
-    origin = "the table and the device's roofs"
+    origin = f"the table and the roofs of {judged.given.device.title}"
     answer = Answer("host" if far else judged.side, judged.text[0], origin, rows=rows)
     if answer.value == said:
         return right(claim, answer)
@@ -236,29 +244,10 @@ def _side_by_rows(judge: ClaimsJudge, claim: Claim, said: Side) -> JudgedClaim:
             "rows of FLOPs and DRAM bytes of one run",
         )
     judged, rows = run
-    answer = Answer(run[0].side, judged.text[0], "the table and the device's roofs", rows=rows)
+    answer = Answer(run[0].side, judged.text[0], f"the table and the roofs of {judged.given.device.title}", rows=rows)
     if said == judged.side:
         return right(claim, answer)
     return wrong(claim, answer, Finding("wrong-side", f"it lies on the {judged.side} side", answer.value))
-
-
-def _roof_share(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
-    book, device = judge.book(claim), device_of(claim)
-    if book.is_measured and device in (None, book.device):
-        scope = scope_of(book, claim, "roof_share")
-        measured_answers.check_run(book, claim, device)
-        shares = measured_answers.shares(scope)
-        answer = next((share for share in shares if states(claim.stated, share)), shares[0])
-    else:
-        run = run_of(judge, claim)
-        if run is None or run[0].percent_of_roof is None:
-            raise CannotTell(
-                "a share of the roof needs FLOPs, bytes and a time on a device",
-                "rows of FLOPs, DRAM bytes and time with their device",
-            )
-        judged, rows = run
-        answer = Answer(run[0].percent_of_roof / 100, judged.text[0], "the table and the device", rows=rows)
-    return right(claim, answer) if states(claim.stated, answer) else wrong(claim, answer)
 
 
 def _preferred(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
@@ -293,5 +282,4 @@ JUDGES: dict[str, Callable[[ClaimsJudge, Claim], JudgedClaim]] = {
     "bound": _bound,
     "side": _side_of,
     "preferred": _preferred,
-    "roof_share": _roof_share,
 }

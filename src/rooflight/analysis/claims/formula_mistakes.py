@@ -3,7 +3,7 @@ output sizes typed by hand: of the pool behind the layer, of its input, without 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -16,11 +16,14 @@ from rooflight.analysis.claims.conventions import (
     in_all_conventions,
     is_identity_pool,
     is_pool,
+    mixed_operations,
     only_for,
+    plain_operations,
     pool_charge,
 )
 from rooflight.analysis.claims.estimated_answers import ANSWERS
-from rooflight.analysis.claims.ledger_query import ANY_BATCH, whole
+from rooflight.analysis.claims.ledger_query import ANY_BATCH, ClaimScope, whole
+from rooflight.analysis.claims.model_parts import leaves, module_part
 from rooflight.analysis.finding import Finding, Number
 from rooflight.estimation.costs import work_of
 from rooflight.ledger import Op
@@ -285,6 +288,24 @@ def _sizes(case: ClaimCase) -> Iterator[Finding]:
     if case.name != "output_size" and module is not None and module.inputs:
         value = module.inputs[0] if case.name == "output_shape" else case.scope.input_bytes // 4
         yield Finding("shape-of-the-input", "that is what it gets, not what it gives", value)
+
+
+# Other layers of the model.
+
+WAYS: tuple[tuple[str, str, Callable[[ClaimScope], Number]], ...] = (
+    ("", "", lambda scope: scope.macs),
+    (", by the way of pthflops", "mixed-operations", mixed_operations),
+    (", by the way of Caffe's tables", "plain-operations", plain_operations),
+)
+"""To count work, in words and in multiply-adds or their like."""
+
+
+def other_layers(case: ClaimCase) -> Iterator[ClaimScope]:
+    """The others of the model; first pools, which lists of layers to leave out forget."""
+    ledger = case.scope.ledger
+    for module in sorted(leaves(ledger), key=lambda module: "pool" not in module.path):
+        if module.path != case.scope.part.name and module not in case.scope.part.modules:
+            yield replace(case.scope, part=module_part(ledger, module))
 
 
 LIKELY: tuple[Trial, ...] = (

@@ -310,6 +310,7 @@ def _meant(claim: Claim) -> str:
 _JUDGES: dict[str, Callable[[ClaimsJudge, Claim], JudgedClaim]] = {
     **device_claims.JUDGES,
     **dict.fromkeys((*TIMES, *rate_claims.RATES), rate_claims.judged_rate),
+    "roof_share": rate_claims.judged_roof_share,
     "intensity": ClaimsJudge._intensity,
     "ratio": ratio_claims.judged_ratio,
     "memory": ClaimsJudge._memory,

@@ -58,6 +58,10 @@ def check_run(book: LedgerBook, claim: Claim, device: Device | None) -> None:
             f"the ledger was measured on {header.device or 'no known device'}, the row is of {claim.device}",
             f"a ledger measured on {claim.device}",
         )
+    if claim.step == "inference" and header.step == "train":
+        raise CannotTell(
+            "the ledger is of a training step, the row of an inference", book.command("measure", step="infer")
+        )
     if claim.batch is not None and header.batch is not None and claim.batch != header.batch:
         raise CannotTell(
             f"the ledger was measured at batch {header.batch}, the row is of {claim.batch}, and measured values do not "

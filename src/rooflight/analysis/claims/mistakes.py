@@ -16,19 +16,17 @@ from dataclasses import replace
 from fractions import Fraction
 
 from rooflight import formatting
-from rooflight.analysis.claims import estimated_answers, formula_mistakes, measured_answers
+from rooflight.analysis.claims import estimated_answers, formula_mistakes, measured_answers, rate_mistakes
 from rooflight.analysis.claims.claim import Amount, CannotTell, number_of
 from rooflight.analysis.claims.conventions import (
     ClaimCase,
     Trial,
     conventions,
-    mixed_operations,
     only_for,
-    plain_operations,
 )
-from rooflight.analysis.claims.ledger_query import ClaimScope, LedgerBook
+from rooflight.analysis.claims.ledger_query import LedgerBook
 from rooflight.analysis.claims.measured_answers import SCOPES, several
-from rooflight.analysis.claims.model_parts import leaves, module_part, part_of
+from rooflight.analysis.claims.model_parts import part_of
 from rooflight.analysis.claims.retracing import traced
 from rooflight.analysis.claims.row_inference import WORKSPACE_SIGN
 from rooflight.analysis.finding import Finding, Number
@@ -232,21 +230,13 @@ def _digits(case: ClaimCase) -> Iterator[Finding]:
         yield Finding("digit-slip", text, stated.value)
 
 
-def _others(case: ClaimCase) -> Iterator[ClaimScope]:
-    """The other layers of the model."""
-    ledger = case.scope.ledger
-    for module in leaves(ledger):
-        if module.path != case.scope.part.name and module not in case.scope.part.modules:
-            yield replace(case.scope, part=module_part(ledger, module))
-
-
 def _neighbours(case: ClaimCase) -> Iterator[Finding]:
     """The value of another layer: rows that were swapped or shifted."""
     answering = estimated_answers.ANSWERS.get(case.name)
     if case.scope.part.kind != "module" or answering is None:
         return
     layers: dict[Fraction, list[str]] = {}
-    for scope in _others(case):
+    for scope in formula_mistakes.other_layers(case):
         try:
             value = number_of(answering(scope).value)
         except CannotTell:
@@ -263,16 +253,12 @@ def _included(case: ClaimCase) -> Iterator[Finding]:
     """One layer too many in a sum, by any way to count it."""
     if case.scope.part.kind != "type":
         return
-    ways = (
-        ("", lambda scope: case.times * scope.macs),
-        (" by the way of pthflops", mixed_operations),
-        (" by the way of Caffe's tables", plain_operations),
-    )
-    for scope in _others(case):
-        for text, count in ways:
+    for scope in formula_mistakes.other_layers(case):
+        for text, code, count in formula_mistakes.WAYS:
+            times = 1 if code else case.times
             if more := Fraction(count(scope)):
                 said = f"{scope.part.name} is in the sum, and is no {case.scope.part.name}{text}"
-                yield Finding("another-layer-included", said, Fraction(count(case.scope)) + more)
+                yield Finding("another-layer-included", said, times * (Fraction(count(case.scope)) + more))
 
 
 def _family(model: str) -> str:
@@ -295,11 +281,14 @@ def _models(case: ClaimCase) -> Iterator[Finding]:
         scope = replace(case.scope, book=LedgerBook(other), part=part_of(other, case.claim.layer))
         value, text = answering(scope).value, f"that is the value of {name}, not of {header.model}"
         yield Finding("another-model", text, value)
-        for way in conventions(case.of(scope, value)):
+        other_case = case.of(scope, value)
+        for way in conventions(other_case):
             yield Finding(f"another-model+{way.code}", f"{text}, in another convention: {way.text}", way.value)
+        for slip in rate_mistakes.share_with_others(other_case):
+            yield Finding(f"another-model+{slip.code}", f"{text}; and {slip.text}", slip.value)
 
 
-LIKELY: tuple[Trial, ...] = (
+_COUNTS: tuple[Trial, ...] = (
     *formula_mistakes.LIKELY,
     _kinds,
     _element_sizes,
@@ -310,5 +299,14 @@ LIKELY: tuple[Trial, ...] = (
     _per_sample,
     _counted_units,
 )
-REMOTE: tuple[Trial, ...] = (*formula_mistakes.REMOTE, _digits, _tens, _prefixes, _neighbours, _included)
+LIKELY: tuple[Trial, ...] = (*_COUNTS, *rate_mistakes.rate_mistakes(_COUNTS))
+REMOTE: tuple[Trial, ...] = (
+    *formula_mistakes.REMOTE,
+    _digits,
+    _tens,
+    _prefixes,
+    _neighbours,
+    _included,
+    rate_mistakes.share_with_others,
+)
 COSTLY: tuple[Trial, ...] = (_models,)

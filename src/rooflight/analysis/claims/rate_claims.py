@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from rooflight.analysis.claims import matching, measured_answers, rate_terms
+from rooflight.analysis.claims import device_claims, matching, measured_answers, rate_terms
 from rooflight.analysis.claims.claim import (
     Amount,
     Answer,
@@ -66,6 +66,51 @@ def judged_intensity(judge: ClaimsJudge, claim: Claim) -> JudgedClaim | None:
     return _decided(claim, ways, CannotTell("")) or _not_following(claim, ways)
 
 
+def judged_roof_share(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
+    """The verdict on a percent of the roof."""
+    book, device = judge.book(claim), device_of(claim)
+    if book.is_measured and device in (None, book.device):
+        scope = scope_of(book, claim, "roof_share")
+        measured_answers.check_run(book, claim, device)
+        shares = measured_answers.shares(scope)
+        answer = next((share for share in shares if matching.states(claim.stated, share)), shares[0])
+    else:
+        run = device_claims.run_of(judge, claim)
+        if run is None or run[0].percent_of_roof is None:
+            raise CannotTell(
+                "a share of the roof needs FLOPs, bytes and a time on a device",
+                "rows of FLOPs, DRAM bytes and time with their device",
+            )
+        judged, rows = run
+        origin = f"the table and the roofs of {judged.given.device.title}"
+        answer = Answer(run[0].percent_of_roof / 100, judged.text[0], origin, rows=rows)
+        if not matching.states(claim.stated, answer):
+            return _share_by_rows(judge, claim, answer)
+    return right(claim, answer) if matching.states(claim.stated, answer) else wrong(claim, answer)
+
+
+def _share_by_rows(judge: ClaimsJudge, claim: Claim, by: Answer) -> JudgedClaim:
+    """The verdict on a percent of the roof that is not `by`, the one that its rows give: of the peak, whatever the
+    intensity; of the bandwidth; or of a peak that is none of this work."""
+    times = rate_terms.times(judge, claim)
+    speeds = [_as_term(way) for way in quotients(rate_terms.work(judge, claim), times)]
+    ways = list(quotients(speeds, rate_terms.peaks(judge, claim)))
+    moved = [_as_term(way) for way in quotients(rate_terms.moved(judge, claim), times)]
+    ways += quotients(moved, rate_terms.bandwidths(claim))
+    plain = Finding("of-the-peak", "percent of a peak, and not of the roof at this intensity")
+    asked = [replace(way, flaws=(plain,)) if not way.flaws else way for way in ways]
+    found = _decided(claim, [Way(by, (), False, True), *asked], CannotTell(""))
+    text = f"its rows give {100 * float(by.number):.4g}%, not this"
+    return found or wrong(claim, by, Finding("does-not-follow", text, by.value))
+
+
+def _as_term(way: Way) -> rate_terms.Term:
+    """What a quotient gives, to be divided again."""
+    value = way.answer.number
+    low, high = (value if end is None else Fraction(end) for end in (way.answer.low, way.answer.high))
+    return rate_terms.Term(value, low, high, f"({way.answer.how})", way.answer.rows, way.flaws, way.is_wrong)
+
+
 def _ways(judge: ClaimsJudge, claim: Claim) -> Iterator[Way]:
     """From the table's own rows, and the ledger's work by the table's times."""
     times = rate_terms.times(judge, claim) if claim.name in RATES else []
@@ -90,14 +135,7 @@ def _models(judge: ClaimsJudge, claim: Claim) -> Iterator[Way]:
     if claim.name != "throughput":
         yield from of_step
         return
-    for time in of_step:
-        low, high = (Fraction(end or 0) for end in (time.answer.low, time.answer.high))
-        value = time.answer.number
-        if low > 0:
-            step = rate_terms.Term(
-                value, low, high, f"({time.answer.how})", time.answer.rows, time.flaws, time.is_wrong
-            )
-            yield from quotients(rate_terms.batches(judge, claim), [step])
+    yield from quotients(rate_terms.batches(judge, claim), map(_as_term, of_step))
 
 
 def _first_right(ways: Sequence[Way]) -> Answer | None:
@@ -174,7 +212,7 @@ def _unknown(judge: ClaimsJudge, claim: Claim, why: CannotTell, ways: Sequence[W
             reason += f"; the value is that of {time.text}"
     found = limits(judge, claim) if claim.name in TIMES and isinstance(claim.stated, Amount) else None
     if found is not None and found.least_s:
-        reason += f"; it is possible: FLOPs over the peak are a floor, {seconds(float(found.least_s))} here"
+        reason += f"; it is possible: nothing does it in less than {seconds(float(found.least_s))}"
     if (agrees := _agreeing(judge, claim)) is not None:
         reason += f"; it agrees with {agrees}"
     elif (by := _first_right(ways)) is not None:

@@ -18,6 +18,7 @@ from rooflight.analysis.claims.conventions import ClaimCase, conventions, tried
 from rooflight.analysis.claims.quantities import QUANTITIES, NamedQuantity
 from rooflight.analysis.claims.row_inference import COUNTED, TIMES, Ingredient
 from rooflight.analysis.finding import Finding
+from rooflight.hardware.roofs import roofs_of
 from rooflight.summary.measured_step import main_precision
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def quotients(above: Iterable[Term], below: Iterable[Term]) -> Iterator[Way]:
             slack = abs(value) * _CALCULATED
             low, high = over.low / term.high - slack, over.high / term.low + slack
             rows = tuple(dict.fromkeys((*over.rows, *term.rows)))
-            origin = "the table" if over.rows and term.rows else "the ledger and the table" if rows else "the ledger"
+            origin = "the table" if over.rows and term.rows else "formulas and the table"
+            origin = origin if rows else "formulas and figures"
             answer = Answer(value, f"{over.text} / {term.text}", origin, low, high, rows=rows)
             yield Way(answer, flaws, is_wrong, over.is_counted and (term.is_counted or not term.rows))
 
@@ -109,9 +111,8 @@ def _of_row(judge: ClaimsJudge, row: Ingredient, times: int = 1) -> Term:
     is_wrong = judged.verdict == "wrong"
     if is_wrong:
         codes = [code for finding in judged.because for code in finding.codes]
-        why = judged.because[0].text if judged.because else f"right is {float(judged.right_value or 0):,.6g}"
         code = "+".join(dict.fromkeys(("follows-from-its-rows", *codes)))
-        flaws = (Finding(code, f"it follows from row {row.claim.row}, which is wrong ({why})"),)
+        flaws = (Finding(code, f"it follows from row {row.claim.row}, which is wrong"),)
     elif judged.verdict == "convention":
         flaws = judged.because
         if times == 1 and any(_HALVES.intersection(finding.codes) for finding in flaws):
@@ -246,7 +247,15 @@ def batches(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
             yield exact(Fraction(other), f"batch {other}", flaw)
 
 
-# Peaks.
+# Peaks and bandwidths.
+
+
+def bandwidths(claim: Claim) -> Iterator[Term]:
+    """Of the memory of the device that a row names, or of one of the same name."""
+    _, device, others = device_figures.named_device(claim)
+    for card in (device, *others):
+        rate = roofs_of(card).slope().bytes_per_s
+        yield exact(rate, f"{rate / 1e9:g} GB/s of {card.title}")
 
 
 def peaks(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:

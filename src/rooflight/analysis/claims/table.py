@@ -17,11 +17,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
-from rooflight.analysis.claims.claim import Amount, Claim, Shape, Stated, StepName
+from rooflight.analysis.claims.claim import Claim, Stated, StepName
 from rooflight.analysis.claims.quantities import QUANTITIES, KindName, NamedQuantity, UnknownQuantity, named
+from rooflight.analysis.claims.table_cells import UnreadableCell, amount_of, cell_parts, shape_of, style_of
 from rooflight.errors import BadFile
 from rooflight.files import read_bytes
-from rooflight.profiles.numbers import Ambiguous, NumberStyle, PrintedNumber, decide
+from rooflight.profiles.numbers import NumberStyle, PrintedNumber
 from rooflight.units import EXAMPLES, Unit, table_unit
 
 REQUIRED = ("layer", "quantity", "value")
@@ -48,28 +49,11 @@ _KINDS: dict[str, KindName] = {**dict.fromkeys(_MEASURED, "measured"), **dict.fr
 T = TypeVar("T")
 _EXTRA = "\0"
 """No column's name: how many cells a row has that has too many."""
-_ENGLISH, _COMMAS = NumberStyle(".", ","), NumberStyle(",", ".")
 MOST_ROWS = 20_000
 FILE_ROW = "row of the file"
 """The remark that keeps where a cell stood: claims are numbered as if they had been written one below the other."""
 _NOTHING = frozenset({"", "-", "–", "—", "/"})
-_ZEROS = 3
-"""So many zeros at the end of a whole number tell that it was rounded; two digits are always meant."""
-_FLOAT = Fraction(1, 10**12)
-"""How much of itself a fraction that some program computed may be off."""
-_CELL = re.compile(
-    r"(?P<sign>[<>]=?|[≤≥~≈])?\s*(?P<number>[+-]?[0-9](?:[0-9.,'\u2019\u00a0\u2009\u202f ]*[0-9])?\.?"
-    r"(?:[eE][+-]?[0-9]{1,4})?)\s*(?P<unit>.*)"
-)
-_SHAPE = re.compile(r"[\[(]?\s*(?:-1|[0-9]+|[NB])(?:\s*[x×*,]\s*(?:[0-9]+))*\s*,?\s*[\])]?", re.IGNORECASE)
-_NONE = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "-nan"})
-_MOST_DIGITS = 18
-"""Of a size of a tensor."""
 _WHOLE = ("flop", "mac", "byte", "count", "counter")
-
-
-class UnreadableCell(ValueError):
-    """It says nothing that can be used; the message says why."""
 
 
 def read_claims(path: str | Path) -> list[Claim]:
@@ -95,7 +79,7 @@ def parse_claims(content: bytes, where: str) -> list[Claim]:
             raise BadFile(f"{where} states nothing: every cell under its quantities is empty, fill in what you claim")
     named_rows = [(number, row, *_named(row)) for number, row in rows]
     cells = [cell for number, row, name, _ in named_rows for cell in _cell(number, row, name)]
-    style = _style(cells, {number: _place(number, row) for number, row in rows}, delimiter, where)
+    style = style_of(cells, {number: _place(number, row) for number, row in rows}, delimiter, where)
     return [_claim(*named_row, style) for named_row in named_rows]
 
 
@@ -221,7 +205,7 @@ def _by_kind(name: NamedQuantity, kind: KindName | None) -> NamedQuantity:
 
 def _by_value(name: NamedQuantity, value: str) -> NamedQuantity:
     """`output` is a shape, a number of elements or of bytes, and `weights` are counted or weighed, as the value is."""
-    word, unit = name.written.lower(), _cell_parts(value)[1]
+    word, unit = name.written.lower(), cell_parts(value)[1]
     weighed = bool(unit) and table_unit(unit, "byte") is not None and table_unit(unit, "count") is None
     if word == "weights" and weighed:
         return replace(name, quantity=QUANTITIES["param_bytes"])
@@ -235,7 +219,7 @@ def _by_value(name: NamedQuantity, value: str) -> NamedQuantity:
 def _cell(number: int, row: dict[str, str], name: NamedQuantity | None) -> Iterator[PrintedNumber]:
     """The number of a row, for whoever decides how the file writes them."""
     if name is not None and name.quantity.unit not in ("shape", "word"):
-        digits, behind = _cell_parts(row["value"])
+        digits, behind = cell_parts(row["value"])
         unit = table_unit(row.get("unit", "") or behind or name.unit, name.quantity.unit)
         is_whole = name.quantity.unit in _WHOLE and (unit is None or not unit.power)
         yield PrintedNumber(digits, number, is_whole)
@@ -246,37 +230,6 @@ def _place(number: int, row: dict[str, str]) -> str:
     if FILE_ROW in row:
         return f"row {row[FILE_ROW]}, column {row['quantity']}"
     return f"row {number}, column value"
-
-
-def _style(cells: list[PrintedNumber], places: dict[int, str], delimiter: str, where: str) -> NumberStyle:
-    """How the file writes numbers: decided once, for all of them. A file with commas between its cells is English,
-    where its numbers can be read so."""
-    if delimiter == "," and all(_ENGLISH.parse(cell.text) is not None for cell in cells if cell.text):
-        return _ENGLISH
-    try:
-        return decide(cells)
-    except Ambiguous as error:
-        if delimiter == ",":
-            return _ENGLISH  # then those that are written otherwise cannot be read
-        said = _odd_one(cells, places) or f"{places[error.line]}: {error}: write decimals with a point"
-        raise BadFile(f"{where}: {said}") from None
-
-
-def _odd_one(cells: list[PrintedNumber], places: dict[int, str]) -> str:
-    """Of numbers with decimal points and others with decimal commas: the first of the fewer, beside one of the others;
-    empty where all are written alike."""
-    points, commas = (
-        [cell for cell in cells if cell.text and style.parse(cell.text) is not None and other.parse(cell.text) is None]
-        for style, other in ((_ENGLISH, _COMMAS), (_COMMAS, _ENGLISH))
-    )
-    if not points or not commas:
-        return ""
-    (few, mark), (many, other) = sorted(((commas, "comma"), (points, "point")), key=lambda kind: len(kind[0]))
-    odd, like = few[0], many[0]
-    return (
-        f"{places[odd.line]}: {odd.text} has a decimal {mark}, and {like.text} ({places[like.line]}) a decimal "
-        f"{other}: write all of them alike"
-    )
 
 
 def _claim(number: int, row: dict[str, str], name: NamedQuantity | None, trouble: str, style: NumberStyle) -> Claim:
@@ -336,8 +289,8 @@ def _stated(row: dict[str, str], name: NamedQuantity, style: NumberStyle) -> Sta
     unit = None if base == "shape" else _unit(row, name, base)
     try:
         if unit is None:
-            return _shape(text)
-        amount = _amount(text, unit, style)
+            return shape_of(text)
+        amount = amount_of(text, unit, style)
     except UnreadableCell as error:
         place = f"row {row[FILE_ROW]} of the file, column {row['quantity']}" if FILE_ROW in row else "column value"
         raise UnreadableCell(f"{place}: {error}") from None
@@ -351,7 +304,7 @@ def _unit(row: dict[str, str], name: NamedQuantity, base: str) -> Unit:
     """Behind the number or in a column of its own; where both are given they must be one."""
     where = f"column {'unit' if row.get('unit') else 'value'}"
     units = []
-    for text in filter(None, (_cell_parts(row["value"])[1], row.get("unit", ""))):
+    for text in filter(None, (cell_parts(row["value"])[1], row.get("unit", ""))):
         unit = table_unit(text, base)
         if unit is None:
             raise UnreadableCell(
@@ -386,57 +339,3 @@ def _one_of(text: str, words: dict[str, T], column: str) -> T | None:
         meanings = ", ".join(dict.fromkeys(map(str, words.values())))
         raise UnreadableCell(f"column {column}: {text!r} is no {column}: write one of {meanings}")
     return meaning
-
-
-# What cells state.
-
-
-def _cell_parts(text: str) -> tuple[str, str]:
-    """The number of a cell, and the unit that follows it; empty where there is no number."""
-    match = _CELL.fullmatch(text.strip())
-    return (match["number"].strip(), match["unit"].strip()) if match is not None else ("", "")
-
-
-def _amount(text: str, unit: Unit, style: NumberStyle) -> Amount:
-    """A number as the file writes numbers; its unit was found before."""
-    text = text.strip()
-    if text.lower() in _NONE:
-        raise UnreadableCell(f"{text} is no value: leave the row out, or say what was found")
-    match = _CELL.fullmatch(text)
-    if match is None:
-        hint = ": write ~ in front of a rough one" if re.search(r"[0-9]", text) else ""
-        raise UnreadableCell(f"{text!r} is no number{hint}")
-    number = match["number"].strip()
-    value = style.parse(number.removesuffix("."))
-    if value is None:
-        hint = (
-            f": it has a decimal comma, write {number.replace(',', '.')}" if _COMMAS.parse(number) is not None else ""
-        )
-        raise UnreadableCell(f"{number!r} is no number as the others of this file are written{hint}")
-    body, _, exponent = number.lower().partition("e")
-    decimals = body.partition(style.decimal)[2] if style.decimal in body else ""
-    half = Fraction(10) ** (int(exponent or 0) - len(decimals)) / 2
-    digits = re.sub("[^0-9]", "", body).lstrip("0")
-    plain = not decimals and not exponent and "." not in body
-    if plain:
-        zeros = min(len(digits) - len(digits.rstrip("0")), len(digits) - 2)
-        if zeros >= _ZEROS:
-            half = Fraction(10) ** zeros / 2
-    exact, sign = Fraction(value), match["sign"] or ""
-    half += 0 if plain else abs(exact) * _FLOAT
-    exact, half = exact * unit.factor, half * unit.factor
-    if sign in ("<", ">"):
-        return Amount(exact, None, None, unit, sign)
-    low = None if sign in ("<=", "≤") else exact - half
-    high = None if sign in (">=", "≥") else exact + half
-    return Amount(exact, low, high, unit)
-
-
-def _shape(text: str) -> Shape:
-    if _SHAPE.fullmatch(text.strip()) is None:
-        raise UnreadableCell(f"{text!r} is no shape: write it as 64x24x24")
-    parts = [part for part in re.split(r"[\s\[\]()x×*,]+", text.strip()) if part]
-    any_batch = not parts[0].isdecimal()
-    if any(len(part) > _MOST_DIGITS for part in parts):
-        raise UnreadableCell(f"{text[:40]!r}... is no shape of a tensor: its sizes have too many digits")
-    return Shape(tuple(map(int, parts[1:] if any_batch else parts)), any_batch)

@@ -182,13 +182,21 @@ def claims_document(checked: CheckedTable) -> Document:
     notes += _gathered(by["unreadable"], lambda row: f"cannot be read: {row.reason}")
     return Document(
         title=checked.grade,
-        lines=(f"{checked.file or 'the table'} against {ledger_documents.headline(checked.ledger)}",),
+        lines=tuple(_held_against(checked)),
         sections=table_sections([claims_table(checked)]),
         notes=tuple(notes),
-        small_print=(ledger_documents.provenance(checked.ledger), CONVENTIONS),
+        small_print=(*dict.fromkeys(map(ledger_documents.provenance, checked.ledgers)), CONVENTIONS),
         rows=lambda: full_table(checked),
         data=lambda: claims_data(checked),
     )
+
+
+def _held_against(checked: CheckedTable) -> Iterable[str]:
+    first, *others = map(ledger_documents.headline, checked.ledgers)
+    yield f"{checked.file or 'the table'} against {first}"
+    yield from (f"and {headline}" for headline in others)
+    for ledger in checked.traced:
+        yield f"and {ledger_documents.headline(ledger)}, traced for rows that name it"
 
 
 def claims_data(checked: CheckedTable) -> dict[str, Any]:
@@ -196,6 +204,8 @@ def claims_data(checked: CheckedTable) -> dict[str, Any]:
     return {
         "file": checked.file,
         "header": msgspec.to_builtins(checked.ledger.header),
+        "others": [msgspec.to_builtins(ledger.header) for ledger in (*checked.ledgers[1:], *checked.traced)],
+        "strict": checked.strict,
         "grade": {
             "text": checked.grade,
             "passes": checked.passes,
@@ -219,7 +229,7 @@ def _row(row: JudgedClaim) -> dict[str, Any]:
         "stated": claim.value,
         "batch": claim.batch,
         "step": claim.step,
-        **{name: getattr(claim, name) or None for name in ("precision", "device", "model", "note")},
+        **{name: getattr(claim, name) or None for name in ("precision", "device", "model", "kind", "note")},
         "remarks": dict(claim.remarks),
         "verdict": row.verdict,
         "right": None if answer is None else plain(answer.value),
