@@ -65,6 +65,9 @@ _USUAL = "h200,a100,v100"
     help="A table of claims (CSV) to be checked in the report.",
 )
 @click.option(
+    "--strict", is_flag=True, help="With --claims: a value that is right only under another convention counts as wrong."
+)
+@click.option(
     "--on",
     metavar="DEVICE,...",
     show_default=_USUAL,
@@ -133,6 +136,8 @@ def _is_report(options: Mapping[str, Any]) -> bool:
 
 def _check(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> None:
     claims = options["claims"]
+    if options["strict"] and claims is None:
+        raise BadInput("--strict is of --claims: give a table of claims with it, or leave it out")
     if form == "text" and claims is not None:
         raise BadInput(
             f"in the terminal a table is checked by `{shell('compare', paths[0], claims=claims)}`; here "
@@ -226,7 +231,7 @@ def _report(ledgers: list[Ledger], names: list[str], options: Mapping[str, Any],
         def tell(doing: str) -> None:
             bar.show(doing, next(done), STEPS)
 
-        asked = {name: options[name] for name in ("on", "claims", "chart", "of")}
+        asked = {name: options[name] for name in ("on", "claims", "strict", "chart", "of")}
         report = named_report(ledgers, names, say=tell, **asked)
         bar.show("writing", STEPS, STEPS)
         _write(report, options, form)

@@ -86,7 +86,8 @@ class ClaimsJudge:
         assert claim.named is not None
         name, book = _meant(claim), self.book(claim)
         scope = scope_of(book, claim, name, metric=claim.named.metric, per_sample=claim.named.per_sample)
-        if name in estimated_answers.ANSWERS and not (name == "growth_bytes" and book.is_measured):
+        is_own = book.is_measured and device_of(claim) in (None, book.device)
+        if name in estimated_answers.ANSWERS and not (name == "growth_bytes" and is_own):
             estimated_answers.check_known(scope)
             answer = estimated_answers.ANSWERS[name](scope)
         else:
@@ -106,7 +107,7 @@ class ClaimsJudge:
         if claim.name in _EITHER and claim.device and claim.kind is None:
             return self._either(claim, judged)
         if claim.name in _WORKSPACES and (other := self._other_engine(claim)) is not None:
-            return other
+            return replace(other, reason="of another engine than the one that the ledger's run took")
         return judged
 
     def _either(self, claim: Claim, judged: JudgedClaim) -> JudgedClaim:

@@ -36,12 +36,11 @@ class Limits:
     """On the fastest card that a row may mean."""
 
     flops_per_s: Fraction
+    """Of useful work: more than the peak, where convolutions may run by a fast algorithm."""
     bytes_per_s: Fraction
     least_s: Fraction | None
     """Of what the row is about; `None` where the ledger does not tell its work."""
     text: str
-    is_eased: bool
-    """Convolutions are counted as a fast algorithm would run them; of an estimate, as they are."""
 
 
 def limits(judge: ClaimsJudge, claim: Claim) -> Limits | None:
@@ -56,34 +55,42 @@ def limits(judge: ClaimsJudge, claim: Claim) -> Limits | None:
     except CannotTell:
         return None
     precision = claim.precision or main_precision(book.ledger) or "fp32"
-    peaks = [peak for card in cards for peak in _peaks(card, precision)]
-    if not peaks:
+    rates = [rate for card in cards if (rate := _rates(card, precision)) is not None]
+    if not rates:
         return None
-    flops_per_s = Fraction(number * max(peaks))
+    peak, eased = (Fraction(number * max(rate[side] for rate in rates)) for side in (0, 1))
     bytes_per_s = Fraction(number * max(roofs_of(card).slope().bytes_per_s for card in cards))
     try:
         scope = scope_of(book, claim, "flops")
     except CannotTell:
-        return Limits(flops_per_s, bytes_per_s, None, "", True)
-    flops = Fraction(scope.flops) if claim.kind == "estimated" else _least_flops(scope)
+        return Limits(eased, bytes_per_s, None, "")
+    if claim.kind == "estimated":  # nobody computes with an algorithm that a library may take
+        eased = peak
+    of_convolutions = _convolution_flops(scope)
+    compute_s = of_convolutions / eased + (Fraction(scope.flops) - of_convolutions) / peak
     memory = _least_bytes(scope, cards[0])
-    compute_s, memory_s = flops / flops_per_s, memory / bytes_per_s
-    text = f"{count_text(float(flops))}FLOP / {count_text(float(flops_per_s))}FLOP/s"
-    if flops < scope.flops:
-        text += f", a fast algorithm of its convolutions allowed for ({count_text(float(scope.flops))}FLOP as they are)"
-    if memory_s > compute_s:
+    text = f"{count_text(float(scope.flops))}FLOP / {count_text(float(peak))}FLOP/s"
+    if eased > peak and of_convolutions:
+        text += f", and a fast algorithm for its convolutions, {count_text(float(eased))}FLOP/s"
+    if memory / bytes_per_s > compute_s:
         text = f"{count_text(float(memory))}B of parameters / {count_text(float(bytes_per_s))}B/s"
-    return Limits(flops_per_s, bytes_per_s, max(compute_s, memory_s), text, flops < scope.flops)
+    return Limits(eased if of_convolutions else peak, bytes_per_s, max(compute_s, memory / bytes_per_s), text)
 
 
-def _peaks(device: Device, precision: str) -> list[float]:
+def _rates(device: Device, precision: str) -> tuple[float, float] | None:
+    """The best peak, and what a fast algorithm on the CUDA cores may make of them; `None` without a peak."""
     asked = _FP32 if precision in _FP32 else (precision,)
-    return [roof.flops_per_s for roof in roofs_of(device).compute if roof.precision in asked]
+    roofs = [roof for roof in roofs_of(device).compute if roof.precision in asked]
+    if not roofs:
+        return None
+    best = max(roof.flops_per_s for roof in roofs)
+    return best, max(best, *(WINOGRAD * roof.flops_per_s for roof in roofs if roof.unit == "core"), 0.0)
 
 
-def _least_flops(scope: ClaimScope) -> Fraction:
-    saved = sum((2 * (op.cost.macs or 0) for op in scope.matrix_ops if op.cost is not None and _is_eased(op)), 0)
-    return Fraction(scope.flops) - Fraction(scope.scaled(saved)) * (1 - Fraction(1, WINOGRAD))
+def _convolution_flops(scope: ClaimScope) -> Fraction:
+    """Of those that a fast algorithm may run."""
+    macs = sum((op.cost.macs or 0 for op in scope.matrix_ops if op.cost is not None and _is_eased(op)), 0)
+    return 2 * Fraction(scope.scaled(macs))
 
 
 def _is_eased(op: Op) -> bool:
@@ -110,8 +117,7 @@ def broken(judge: ClaimsJudge, claim: Claim) -> JudgedClaim | None:
         return _wrong(claim, least, f"at least {found.text}", text)
     if stated.low is None:
         return None
-    eased = WINOGRAD if found.is_eased else 1
-    if claim.name == "performance" and stated.low * _CLOCKS > found.flops_per_s * eased:
+    if claim.name == "performance" and stated.low * _CLOCKS > found.flops_per_s:
         text = "above the roof: more FLOP/s than the device has"
         return _wrong(claim, found.flops_per_s, "at most the peak", text)
     if claim.name == "traffic" and stated.low * _CLOCKS > found.bytes_per_s:

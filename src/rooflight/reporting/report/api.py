@@ -45,9 +45,11 @@ def arranged(ledgers: Sequence[Ledger], names: Sequence[str]) -> tuple[list[Ledg
     return list(ledgers), list(names)
 
 
-def with_claims(report: Document, ledger: Ledger, claims: Sequence[Claim], *, file: str) -> Document:
+def with_claims(
+    report: Document, ledger: Ledger, claims: Sequence[Claim], *, file: str, strict: bool = False
+) -> Document:
     """The report with a section for the claims of a file, before its origins."""
-    checked = check(ledger, claims, file=file)
+    checked = check(ledger, claims, file=file, strict=strict)
     document = claims_tables.claims_document(checked)
     section = Section(
         "claims",
@@ -95,6 +97,7 @@ def report(
     of: str | None = None,
     sections: Sequence[str] = (),
     claims: str | Path | None = None,
+    strict: bool = False,
     width: str | None = None,
     force: bool = False,
 ) -> Document | Path:
@@ -106,14 +109,15 @@ def report(
     predicted, by default h200, a100 and v100. `chart`: which
     picture, for png, svg and pdf. `of`: the quantity of `chart="bars"`, such as "params" or
     "flops.measured / flops.estimated". `sections`: only these. `claims`: a table (CSV) to be checked against the
-    ledger. `width`: the widest LaTeX table, such as "16cm"; by default the text width of an A4 article, 345 pt.
+    ledger; `strict`: other conventions are wrong there. `width`: the widest LaTeX table, such as "16cm"; by default the
+    text width of an A4 article, 345 pt.
 
         >>> rooflight.report("recorded:h200/resnet50-train-fp32", "report.html")
     """
     path = None if output is None else Path(output)
     form = None if path is None else to or form_of(path)
     check_width(width, form)
-    document = make(source, on=on, claims=claims, chart=chart, of=of)
+    document = make(source, on=on, claims=claims, strict=strict, chart=chart, of=of)
     if path is None or form is None:
         return document
     write_atomically(path, write(document, form, chart=chart, sections=sections, width=width), force=force)
@@ -125,6 +129,7 @@ def make(
     *,
     on: On | None = None,
     claims: str | Path | None = None,
+    strict: bool = False,
     chart: str | None = None,
     of: str | None = None,
 ) -> Document:
@@ -143,7 +148,7 @@ def make(
     ledgers = [result for result in results if isinstance(result, Ledger)]
     ledgers, names = arranged(ledgers, [_name(item) for item in sources])
     given = None if claims is None else Path(claims)
-    return named_report(ledgers, names, on=on, claims=given, chart=chart, of=of)
+    return named_report(ledgers, names, on=on, claims=given, strict=strict, chart=chart, of=of)
 
 
 def named_report(
@@ -152,6 +157,7 @@ def named_report(
     *,
     on: On | None = None,
     claims: Path | None = None,
+    strict: bool = False,
     say: Callable[[str], None] | None = None,
     chart: str | None = None,
     of: str | None = None,
@@ -180,7 +186,7 @@ def named_report(
     document = ledger_report(ledger, source=names[0], devices=devices, only=only, **told)
     if rows is None:
         return document
-    return with_claims(document, ledger, rows, file=str(claims))
+    return with_claims(document, ledger, rows, file=str(claims), strict=strict)
 
 
 BARS, BATCH = "bars", "batch"
