@@ -240,10 +240,9 @@ class ClaimsJudge:
             return None
         sign = WORKSPACE_SIGN[claim.name]
         for output, text, rows in self._outputs(claim):
-            ends = sorted(end + sign * part for end, part in zip(output, workspace.ends[::sign], strict=True))
+            low, high = (end + sign * part for end, part in zip(output, workspace.ends[::sign], strict=True))
             how = f"output {text} {'+' if sign > 0 else '-'} workspace {workspace}"
-            value = (ends[0] + ends[1]) / 2
-            answer = Answer(value, how, "the table", *ends, rows=(*rows, workspace.claim.row))
+            answer = Answer((low + high) / 2, how, "the table", low, high, rows=(*rows, workspace.claim.row))
             if matching.states(claim.stated, answer):
                 ways = [finding for row in map(self.row, answer.rows) for finding in row.because]
                 return right_by(claim, answer, *ways[:1]) if ways else right(claim, answer, _BY_ITSELF)

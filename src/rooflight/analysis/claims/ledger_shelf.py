@@ -51,9 +51,11 @@ class LedgerShelf:
         if name is None:
             return None
         trains = claim.step in _OF_TRAINING or (claim.step is None and header.step == "train")
-        key = (name, claim.batch or header.batch or 1, "train" if trains else "infer")
+        batch = claim.batch or header.batch or 1
+        step: StepKind = "train" if trains else "infer"
+        key = (name, batch, step)
         if key not in self.traced:
-            ledger = traced(name, key[1], step=key[2])
+            ledger = traced(name, batch, step=step)
             if ledger is None:
                 return None
             self.traced[key] = LedgerBook(ledger)

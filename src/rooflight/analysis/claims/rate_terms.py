@@ -131,6 +131,13 @@ def _corrected(judge: ClaimsJudge, row: Ingredient) -> Iterator[Term]:
         yield replace(exact(judged.right_value, text), rows=(row.claim.row,), step=row.claim.step)
 
 
+def _sum(row: Ingredient, other: Ingredient) -> Term:
+    """Two counts of one run together."""
+    low, high = row.ends[0] + other.ends[0], row.ends[1] + other.ends[1]
+    rows = (row.claim.row, other.claim.row)
+    return Term(row.value + other.value, low, high, f"({row} + {other})", rows, is_counted=True, step=row.claim.step)
+
+
 # Work.
 
 
@@ -144,9 +151,7 @@ def _counted_work(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
     cuda = judge.table.find(("cuda_flops",), claim)
     tensor = judge.table.find(("tensor_flops",), claim)
     if cuda is not None and tensor is not None:
-        ends = (cuda.ends[side] + tensor.ends[side] for side in (0, 1))
-        rows, text = (cuda.claim.row, tensor.claim.row), f"({cuda} + {tensor})"
-        yield Term(cuda.value + tensor.value, *ends, text, rows, is_counted=True, step=cuda.claim.step)
+        yield _sum(cuda, tensor)
     for row in judge.table.find_all(COUNTED, claim):
         term = replace(_of_row(judge, row), is_counted=True)
         unseen = device_claims.tensor_work(judge, row.claim) if not term.flaws else None
@@ -203,9 +208,7 @@ def moved(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
         yield from _corrected(judge, row)
     read, written = (table.find((name,), claim) for name in ("dram_bytes_read", "dram_bytes_written"))
     if read is not None and written is not None:
-        ends = (read.ends[side] + written.ends[side] for side in (0, 1))
-        rows = (read.claim.row, written.claim.row)
-        yield Term(read.value + written.value, *ends, f"({read} + {written})", rows, is_counted=True)
+        yield _sum(read, written)
         for row in (read, written):
             flaw = Finding("read-or-written", f"row {row.claim.row} alone: what is read and written counts")
             yield replace(_of_row(judge, row), flaws=(flaw,), is_wrong=True)

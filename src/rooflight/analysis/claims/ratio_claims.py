@@ -98,13 +98,13 @@ def _figure(judge: ClaimsJudge, side: Claim, row: Ingredient | None) -> RatioSid
     if row is not None and (not is_wrong or not side.device):
         return RatioSide(side.name, row.value, *row.ends, str(row), None, row.claim.row, row)
     answer = device_figures.figures_of(side)[0]
-    ends = (Fraction(answer.number if end is None else end) for end in (answer.low, answer.high))
-    slips = ()
+    low, high = (Fraction(answer.number if end is None else end) for end in (answer.low, answer.high))
+    slips: tuple[Finding, ...] = ()
     if side.name == "peak":
         used = device_figures.used_peaks(side, side.precision or "fp32")
         slips = tuple(replace(peak.flaw, value=peak.flops_per_s) for peak in used if peak.flaw is not None)
     number = None if row is None else row.claim.row
-    return RatioSide(side.name, answer.number, *ends, answer.how, None, number, row, slips)
+    return RatioSide(side.name, answer.number, low, high, answer.how, None, number, row, slips)
 
 
 def _is_layer(judge: ClaimsJudge, claim: Claim, of: str) -> bool:
