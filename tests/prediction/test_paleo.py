@@ -14,6 +14,7 @@ from rooflight.hardware import devices
 from rooflight.hardware.roofs import Demand, demand_of, is_unknown, roofs_of
 from rooflight.ledger import FORMAT_VERSION, Ledger, Measurement, Value, total
 from rooflight.prediction import paleo
+from rooflight.reporting.sections.predict_document import predict_document
 from tests.fixtures.measured_ledgers import HEADER, cost, op
 from tests.fixtures.recordings import recording
 
@@ -195,3 +196,31 @@ def test_no_torch():
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_flops_over_peak_of_vgg16_on_a_k80():
+    """Document 004, question 4: the plain ratio, in single and in double precision, of one die."""
+    found = rooflight.predict("vgg16", on="k80", batch=1)
+    single, double = found[0].flops_over_peak
+    # 15,470,264,320 multiply-adds; 4.368 TFLOP/s fp32 and 1.456 TFLOP/s fp64.
+    assert (single.precision, double.precision) == ("fp32", "fp64")
+    assert single.time_s == pytest.approx(2 * 15_470_264_320 / 4.368e12)
+    assert double.time_s == pytest.approx(2 * 15_470_264_320 / 1.456e12) == pytest.approx(21.25e-3, rel=1e-4)
+    assert single.throughput == pytest.approx(141.2, rel=1e-3)
+    assert "FLOPs over peak: 7.08 ms, 141 samples/s (4.368 TFLOP/s fp32); in double precision 21.3 ms" in str(
+        predict_document(found).notes
+    )
+
+
+def test_flops_over_peak_by_precision():
+    mixed = rooflight.predict("mnist-cnn", on="a100-sxm-40", batch=2)[0].flops_over_peak
+    # conv1 and conv2 in TF32 (156 TFLOP/s), fc1 and fc2 in fp32 (19.5 TFLOP/s).
+    convolutions = 2 * 2 * (32 * 26 * 26 * 9 + 64 * 24 * 24 * 32 * 9)
+    linears = 2 * 2 * (9216 * 128 + 128 * 10)
+    assert mixed[0].time_s == pytest.approx(convolutions / 156e12 + linears / 19.5e12)
+    assert mixed[0].precision == "fp32 + tf32" and mixed[0].peak_flops_per_s is None
+    assert [
+        time.precision for time in rooflight.predict("mnist-cnn", on="a100-sxm-40", dtype="bf16")[0].flops_over_peak
+    ] == ["bf16"]
+    several = rooflight.predict("mnist-cnn", on="a100-sxm-40", batch=[1, 2, 4, 8])
+    assert not [note for note in predict_document(several).notes if "over peak" in note]

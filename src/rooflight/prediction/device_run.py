@@ -16,6 +16,7 @@ from rooflight.hardware.device import Device
 from rooflight.prediction.checked_steps import checked_on
 from rooflight.prediction.clocks import step_seconds
 from rooflight.prediction.cluster.step import TimedStep
+from rooflight.prediction.flops_over_peak import flops_over_peak
 from rooflight.prediction.least_times import Limits, limits_of
 from rooflight.prediction.paleo import Ppp, SpecTime, spec_time
 from rooflight.prediction.result import CostlyOp, Interval, Prediction
@@ -114,6 +115,7 @@ def _prediction(
         throughput=throughput,
         tokens_per_s=tokens,
         flops=flops_of(step),
+        flops_over_peak=flops_over_peak(step, device),
         mfu=metrics.utilisation(float(limits.matrix_s[kinds].sum()), time_s),
         bound=metrics.bound(roofed_s - memory_s, memory_s, host_bound=metrics.is_host_bound(gpu_s, time_s)),
         percent_of_roof=metrics.percent_of_roof(float(limits.roof_s[kinds].sum()), gpu_s) or 0.0,

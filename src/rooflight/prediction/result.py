@@ -222,6 +222,19 @@ class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
     """In the currency of the price; `None`: none was given."""
 
 
+class PeakTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A step's matrix FLOPs over the peak: no memory, no kernels, no host."""
+
+    precision: str
+    """That the peak is of; several, where a step runs in several."""
+    peak_flops_per_s: float | None
+    """The peak; `None`: there are several, each over the FLOPs of its own precision."""
+    time_s: float
+    """FLOPs over the peak."""
+    throughput: float | None
+    """Samples a second at that; `None`: the batch is not known."""
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """One step on one device (or on several, `many`) at one batch."""
 
@@ -252,6 +265,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Where the model has a sequence."""
     flops: int = 0
     """Useful matrix FLOPs of the step."""
+    flops_over_peak: tuple[PeakTime, ...] = ()
+    """`flops` over the peak in the step's precision and, of fp32, in double precision: the least that a table of FLOPs
+    and a data sheet give."""
     mfu: float | None = None
     """Useful matrix FLOPs over what the units they run on could do in the step's time."""
     bound: Bound

@@ -317,6 +317,7 @@ def _notes(predictions: Predictions, prediction: Prediction, *, few: bool, price
         part = "all" if least > 0.995 else f"{'' if len(predictions) == 1 else 'at least '}{least:.0%}"
         rest = "" if least > 0.995 else ", the rest in ops outside of them"
         said.append(f"shapes: {part} of the device's time is in ops whose shapes lie among the calibrated ones{rest}")
+    said += _over_peak(predictions)
     said += checked_lines(predictions)
     if few and prediction.many is None and not prediction.advice and prediction.tier != "spec":
         said.append(f"nothing that rooflight can predict would make it {WORTH:.0%} faster")
@@ -327,6 +328,26 @@ def _notes(predictions: Predictions, prediction: Prediction, *, few: bool, price
     if price is not None:
         said.append(f"at {price:g} an hour for one device, idle time not counted")
     return said
+
+
+_OVER_PEAK = 3
+"""Of so many predictions the plain ratio stands below the table; it is in the JSON of every one."""
+
+
+def _over_peak(predictions: Predictions) -> list[str]:
+    """FLOPs over peak, as with a table of FLOPs and a data sheet; nothing runs so fast."""
+    lines = []
+    for row in predictions if len(predictions) <= _OVER_PEAK else ():
+        parts = []
+        for time in row.flops_over_peak if row.many is None else ():
+            rate = "" if time.throughput is None else f", {formatting.per_second(time.throughput)} samples/s"
+            peak = "" if time.peak_flops_per_s is None else f"{peak_tera(time.peak_flops_per_s)} "
+            parts.append(f"{seconds(time.time_s)}{rate} ({peak}{time.precision})")
+        if parts:
+            where = "" if len(predictions) == 1 else f" on {_place(row)}"
+            double = f"; in double precision {parts[1]}" if len(parts) > 1 else ""
+            lines.append(f"FLOPs over peak{where}: {parts[0]}{double}")
+    return lines
 
 
 def checked_lines(predictions: Predictions) -> list[str]:
