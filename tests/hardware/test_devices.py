@@ -13,7 +13,9 @@ from functools import partial
 import msgspec
 import pytest
 
+import rooflight
 from rooflight.errors import BadInput
+from rooflight.hardware import devices
 from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, own_path
 from rooflight.hardware.device import Device, Figure, checked, figures, parse, read
 from rooflight.hardware.devices import _key, find, known, names, recognise_name
@@ -723,3 +725,33 @@ def test_the_page_is_what_the_files_say(report):
 
 def test_the_example_of_the_page_is_a_device(report):
     assert parse(report.EXAMPLE.encode(), "the example").name == "mygpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "taken", "others"),
+    [
+        ("a100", "a100-sxm-80 (80 GB, 2,039 GB/s)", {"a100-pcie-40", "a100-sxm-40", "a100-pcie-80"}),
+        ("V100", "v100-sxm2-16 (16 GB, 900 GB/s)", {"v100-pcie-16", "v100-pcie-32", "v100-sxm2-32"}),
+        ("h100", "h100-sxm (80 GB, 3,350 GB/s)", {"h100-pcie", "h100-nvl"}),
+        ("A100 80GB", "a100-sxm-80 (80 GB, 2,039 GB/s)", {"a100-pcie-80"}),
+    ],
+)
+def test_a_name_of_several_cards_says_which_was_taken(text, taken, others):
+    line = devices.card_taken(text)
+    assert line.startswith(f"{text} is taken as {taken}; also ") and line.endswith(": name one")
+    assert set(line.partition("; also ")[2].removesuffix(": name one").split(", ")) == others
+
+
+@pytest.mark.parametrize("text", ["h200", "k80", "4090", "gh200", "memory=24GB,bandwidth=864GB/s", "mine.toml", "here"])
+def test_a_name_of_one_card_says_nothing(text):
+    assert devices.card_taken(text) == ""
+
+
+def test_every_card_is_named_by_its_own_name():
+    assert devices.cards_taken(devices.names()) == ()
+    assert len(devices.cards_taken("a100,h200,a100,v100")) == 2
+
+
+def test_a_prediction_says_which_card_it_is_of():
+    notes = rooflight.predict("mnist-cnn", on="a100,a100-sxm-40,h200").notes
+    assert [note for note in notes if "is taken as" in note] == [devices.card_taken("a100")]

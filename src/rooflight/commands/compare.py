@@ -77,12 +77,13 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
         )
     a, b = paths[0], paths[1] if len(paths) == 2 else None
     from rooflight.analysis.comparison.sides import Comparison, with_its_estimate
-    from rooflight.commands.output import show
+    from rooflight.commands.output import say_cards, show
     from rooflight.files import load
     from rooflight.reporting.sections.compare_tables import compare_document
 
     output, on = options["output"], options["on"]
     device = None if on is None else _device(on)
+    say_cards(on or ())
     comparison = with_its_estimate(load(a), str(a), on=device) if b is None else Comparison(load(a), load(b), on=device)
     show(compare_document(comparison, **table_of(options)), to, output=output, force=options["force"])
     if output is not None:

@@ -116,7 +116,7 @@ def _growth(functions: tuple[str, ...], as_json: bool) -> None:
 def _devices(name: str | None, as_json: bool) -> None:
     from rooflight.commands.output import emit
     from rooflight.commands.terminal import make_console
-    from rooflight.hardware.devices import known
+    from rooflight.hardware.devices import cards_taken, known
     from rooflight.prediction.resolve_devices import device_of
     from rooflight.reporting.sections import device_tables
     from rooflight.reporting.writers.terminal import drawn
@@ -139,7 +139,7 @@ def _devices(name: str | None, as_json: bool) -> None:
         if words:
             plain(f"{label}: {', '.join(words)}")
     console.print(drawn(table, console.width))
-    for note in device.notes:
+    for note in (*cards_taken(name), *device.notes):
         plain(f"note: {note}")
     for number, source in enumerate(sources, start=1):
         plain(f"source {number}: {source}", style="dim")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rooflight.commands.terminal import make_console
+from rooflight.commands.terminal import make_console, say
 from rooflight.files import save, write_atomically
 from rooflight.formatting import printable
 from rooflight.ledger import Ledger
@@ -57,6 +57,14 @@ def explain(ledger: Ledger, layer: str, *, latex: bool = False) -> None:
 
     derivation = derivation_of(ledger, layer)
     emit(derivation_latex(derivation) if latex else derivation_text(derivation))
+
+
+def say_cards(on: str | Sequence[str]) -> None:
+    """Which cards were taken for names that several have."""
+    from rooflight.hardware.devices import cards_taken
+
+    for line in cards_taken(on):
+        say(f"note: {line}")
 
 
 def show_roofline(ledger: Ledger, on: str) -> None:

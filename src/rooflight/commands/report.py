@@ -111,6 +111,10 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
     else:
         with _rarely_collected():
             _ledger(paths, options, form)
+    if options["on"] != _USUAL:
+        from rooflight.commands.output import say_cards
+
+        say_cards(options["on"])
     if options["output"] is not None and options["chart"] != LIST:
         say(f"wrote {options['output']}")
 

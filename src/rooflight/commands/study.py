@@ -85,7 +85,9 @@ def command(what: str, **options: Any) -> None:
     FOLDER keeps everything: after an interruption, `rooflight study FOLDER` resumes; several processes may work
     on one folder at once. `rooflight report FOLDER` shows it.
     """
+    from rooflight.commands.output import say_cards
     from rooflight.study.api import make_ready, prepare, run, to_make_again
+    from rooflight.study.plan import devices_named
 
     if options["cancel"]:
         _cancel(what, options)
@@ -100,6 +102,7 @@ def command(what: str, **options: Any) -> None:
             lines = outline(store, elsewhere=options["launcher"] == "slurm")
             emit("\n".join([*lines, *to_make_again(store)[1], launcher.dry_run(store)]))
             return
+        say_cards(devices_named(store.plan))
         for line in make_ready(store, retry=options["retry"]):
             say(line)
         with _heard(store, launcher), _progress(store) as report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -87,6 +88,35 @@ def find(text: str) -> Device:
         f"there is no device {text!r}: {hint}`rooflight list devices` shows all, and a .toml file describes another, "
         f"or a few numbers: {described.EXAMPLE}"
     )
+
+
+def card_taken(text: str) -> str:
+    """What must be said of a name that several cards have: which one is meant by it, and which others there are. Empty:
+    it names one card.
+
+    >>> card_taken("a100-sxm-40")
+    ''
+    >>> card_taken("v100")
+    'v100 is taken as v100-sxm2-16 (16 GB, 900 GB/s); also v100-pcie-16, v100-pcie-32, v100-sxm2-32: name one'
+    """
+    device, words = None if described.is_description(text) else _called(text), set(_key(text))
+    if device is None or words == set(_key(device.name)):
+        return ""
+    others = [card.name for card in known() if words < set(_key(card.name)) and card.name != device.name]
+    if not others:
+        return ""
+    memory, bandwidth = device.memory_bytes.value / 2**30, device.bandwidth_bytes_per_s.value / 1e9
+    return (
+        f"{text.strip()} is taken as {device.name} ({memory:g} GB, {bandwidth:,.0f} GB/s); also "
+        f"{', '.join(others)}: name one"
+    )
+
+
+def cards_taken(on: str | Device | Sequence[str | Device]) -> tuple[str, ...]:
+    """The same of all that `--on` names."""
+    given = several(on) if isinstance(on, str) else [on] if isinstance(on, Device) else on
+    said = (card_taken(name) for name in given if isinstance(name, str))
+    return tuple(dict.fromkeys(line for line in said if line))
 
 
 def recognise_name(reported: str | None) -> Device | None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
+from rooflight.hardware.devices import cards_taken
 from rooflight.hardware.roofs import is_unknown
 from rooflight.ledger import Op
 from rooflight.memory.cudnn_workspaces import DeviceWorkspaces
@@ -106,7 +107,7 @@ def predict(
     check_precision(spec.autocast or spec.dtype, devices, option="--autocast" if spec.autocast else "--dtype")
     traces = Traces(live, inputs, kwargs, **spec.build)
     asked = StepRequest(traces, TraceOptions.of(spec, command=command), allocator or "")
-    return Question(
+    predictions = Question(
         asked,
         devices,
         batches,
@@ -122,6 +123,7 @@ def predict(
         max_batch=max_batch,
         max_seq=max_seq,
     ).answer()
+    return replace(predictions, notes=(*cards_taken(on), *predictions.notes))
 
 
 @dataclass(frozen=True)

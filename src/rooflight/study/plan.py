@@ -152,13 +152,13 @@ def check(plan: StudyPlan, where: str) -> None:
     if plan.repeat < 1:
         raise BadInput(f"{where}: repeat must be at least 1, got {plan.repeat}")
     if plan.slurm:
-        check_placement(plan.slurm, _devices(plan), where)
+        check_placement(plan.slurm, devices_named(plan), where)
     _check_once("layers", plan.layers, where)
     if any(not layer.strip() for layer in plan.layers):
         raise BadInput(f"{where}: layers: an empty name, leave it out")
 
 
-def _devices(plan: StudyPlan) -> list[str]:
+def devices_named(plan: StudyPlan) -> list[str]:
     """Those that its grids name."""
     return list(dict.fromkeys(on for grid in plan.grid for on in _values(grid, "on") if on is not None))
 
