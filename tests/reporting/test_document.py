@@ -35,6 +35,7 @@ from rooflight.reporting.writers import Form, write
 from rooflight.reporting.writers.notebook import document_notebook
 from rooflight.reporting.writers.terminal import print_document
 from rooflight.study.api import load as load_study
+from tests.fixtures.narrow_tables import check_narrow, tables_of
 from tests.fixtures.paths import ROOT
 
 MNIST = "recorded:h200/mnist-cnn-train-tf32"
@@ -247,3 +248,9 @@ def test_of_a_path_that_is_too_long_the_end_stays():
 def test_a_long_name_may_be_broken_in_a_page():
     content = write(Document("d", sections=(Section("s", tables=(table_of("a" * 200, "x"),)),)), "html").decode()
     assert f"<td class=w>{'a' * 200}</td><td class=n>x</td>" in content
+
+
+def test_on_80_columns_every_column_is_shown_or_named(documents: dict[str, Document]) -> None:
+    for document in documents.values():
+        for table in tables_of(document):
+            check_narrow(table)

@@ -288,11 +288,12 @@ def operator_memory_table(measured: Measured, by: By = "op", *, depth: int | Non
     if not layers:
         return Table("", (), ())
     layers.sort(key=lambda row: abs(row.sums.get("growth_bytes") or 0), reverse=True)
+    own: Cells[MeasuredRow] = [(Column("self growth", whole_bytes), lambda row: row.own_sums.get("growth_bytes"))]
     columns: Cells[MeasuredRow] = [
         (Column(by if by != "module" else "layer", right=False), lambda row: _label(row, measured).full),
         (column("calls"), lambda row: row.estimate.calls),
         *_cells([quantity("growth_bytes")]),
-        (Column("self growth", whole_bytes), lambda row: row.own_sums.get("growth_bytes")),
+        *(own if by == "module" else ()),  # of ops and types it is the growth
         *_cells(
             [
                 quantity("allocations", optional=2),
