@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from rooflight.study.cell import SIDES, Side, StudyRow
 from rooflight.study.fitting import CurveFit, Knee, fit, knee
+from rooflight.study.time_doubts import recorded_time_s, time_doubt
 
 Place = tuple[tuple[str, str | int | bool], ...]
 """Coordinates that can be a key."""
@@ -172,6 +173,10 @@ class FrontPoint(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: float
     best: bool
     """No other point is better in one of the two and not worse in the other."""
+    doubt: str = ""
+    """Why its time should not be relied on; empty where it may."""
+    recorded_per_sample_s: float | None = None
+    """Of a time in doubt: what a recording of the same step on the same device says."""
 
 
 class Front(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,19 +236,32 @@ def fronts(rows: Sequence[StudyRow]) -> list[Front]:
             time, memory = value(row, "time", side), value(row, "memory", side)
             fits = side != "predicted" or row.facts.get("fits") != "no"
             if time is not None and memory is not None and time > 0 and fits:
-                point_at = shown(place(row), choices)
-                points.append((point_at, time / (row.cell.batch * row.cell.gpus), float(memory)))
+                points.append(_front_point(row, side, shown(place(row), choices), time, memory))
         if len(points) > 1:
             traded.append(Front(at=at, side=side, points=_front(points)))
     return traded
 
 
-def _front(points: Sequence[tuple[At, float, float]]) -> tuple[FrontPoint, ...]:
+def _front_point(row: StudyRow, side: Side, at: At, time: float, memory: float) -> FrontPoint:
+    samples = row.cell.batch * row.cell.gpus
+    doubt = time_doubt(row, side)
+    recorded = recorded_time_s(row.cell) if doubt else None
+    return FrontPoint(
+        at=at,
+        time_per_sample_s=time / samples,
+        memory_bytes=float(memory),
+        best=False,
+        doubt=doubt,
+        recorded_per_sample_s=None if recorded is None else recorded / samples,
+    )
+
+
+def _front(points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
     front = []
     least = float("inf")
-    for at, time, memory in sorted(points, key=lambda point: (point[2], point[1])):
-        front.append(FrontPoint(at=at, time_per_sample_s=time, memory_bytes=memory, best=time < least))
-        least = min(least, time)
+    for point in sorted(points, key=lambda point: (point.memory_bytes, point.time_per_sample_s)):
+        front.append(replace(point, best=point.time_per_sample_s < least))
+        least = min(least, point.time_per_sample_s)
     return tuple(front)
 
 

@@ -170,14 +170,32 @@ def front_table(fronts: Sequence[Front]) -> Table:
         for point in front.points
         if point.best
     ]
+    doubts = dict.fromkeys(point.doubt for _, point in points if point.doubt)
+    marks = dict(zip(doubts, _MARKS, strict=False))
     columns: Cells[tuple[Front, FrontPoint]] = [
         (Column("of", right=False, whole=True), lambda row: words(row[0].at)),
         (Column("by", right=False, optional=1), lambda row: row[0].side),
         (Column("with", right=False, whole=True), lambda row: words(row[1].at)),
-        (Column("time/sample", seconds, raw="time_per_sample_s"), lambda row: row[1].time_per_sample_s),
-        (Column("memory", whole_bytes, raw="memory_bytes"), lambda row: row[1].memory_bytes),
+        (Column("time/sample", raw="time_per_sample_s"), lambda row: _marked_time(row[1], marks)),
     ]
-    return table_of(columns, points, title="Pareto front: time per sample and memory")
+    if any(point.recorded_per_sample_s is not None for _, point in points):
+        recorded = Column("recorded", seconds, raw="recorded_per_sample_s")
+        columns.append((recorded, lambda row: row[1].recorded_per_sample_s))
+    columns.append((Column("memory", whole_bytes, raw="memory_bytes"), lambda row: row[1].memory_bytes))
+    table = table_of(columns, points, title="Pareto front: time per sample and memory")
+    notes = [f"{mark} {why[:1].upper()}{why[1:]}." for why, mark in marks.items()]
+    notes += [_RECORDED] if any(shown.name == "recorded" for shown in table.columns) else []
+    return replace(table, note=" ".join(notes))
+
+
+_MARKS = ("*", "**", "***")
+_RECORDED = "Recorded: the same step on the same device, in a recording that comes with rooflight."
+
+
+def _marked_time(point: FrontPoint, marks: Mapping[str, str]) -> Label:
+    """With a mark behind a time that should not be relied on; the note says why."""
+    mark = marks.get(point.doubt, "")
+    return Label(point.time_per_sample_s, f"{seconds(point.time_per_sample_s)}{mark}")
 
 
 def scaling_tables(scalings: Sequence[StudyScaling]) -> list[Table]:
