@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 
 from rooflight.errors import CannotMeasure
 
@@ -53,7 +54,7 @@ def run_replicas(
 
 
 def _started(
-    command: Sequence[str], rank: int, count: int, environment: Mapping[str, str], said: object
+    command: Sequence[str], rank: int, count: int, environment: Mapping[str, str], said: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     return subprocess.Popen(
@@ -61,7 +62,7 @@ def _started(
         env={**os.environ, **environment, **own},
         stdin=subprocess.PIPE,  # closed when we are gone: see `end_with_parent`
         stdout=subprocess.DEVNULL,
-        stderr=said,  # type: ignore[arg-type]
+        stderr=said,
         start_new_session=True,  # Ctrl-C is ours to hear
     )
 

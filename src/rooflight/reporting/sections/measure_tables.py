@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -180,9 +180,12 @@ _OF_RANKS = (
 
 def rank_table(measured: Measured) -> Table:
     """The processes of one step beside each other: each has its own time and its own memory."""
-    columns: Cells[tuple[int, dict[str, Value]]] = [(Column("rank"), lambda row: row[0])]
-    for name in _OF_RANKS:
-        columns.append((column(name), lambda row, name=name: row[1][name].value if name in row[1] else None))
+
+    def of(name: str) -> Callable[[tuple[int, Mapping[str, Value]]], Number | None]:
+        return lambda row: row[1][name].value if name in row[1] else None
+
+    columns: Cells[tuple[int, Mapping[str, Value]]] = [(Column("rank"), lambda row: row[0])]
+    columns += [(column(name), of(name)) for name in _OF_RANKS]
     rows = list(measured.steps.items()) if len(measured.steps) > 1 else []
     return table_of(columns, rows, leave_out=is_unknown)
 
