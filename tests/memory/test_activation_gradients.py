@@ -30,7 +30,7 @@ def shapes_of(ledger):
     """Of the activation gradients, in the order in which they are made."""
     places = activation_gradients(ledger)
     ids = {ledger.storages[place].id for place in places}
-    made = {}
+    made: dict[int, tuple[int, ...]] = {}
     for op in ledger.ops:
         for tensor in op.outputs:
             if tensor.storage in ids:

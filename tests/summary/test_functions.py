@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def _twice(step):
     return rooflight.estimate(model, torch.zeros(2, 6), step=step)
 
 
-SMALL = {
+SMALL: dict[str, dict[str, Any]] = {
     "mnist-cnn": dict(batch=2),
     "resnet18": dict(batch=2, input_shape="3x32x32"),
     "gpt2": dict(batch=1, seq=8, overrides={"n_layer": "3", "n_embd": "24", "n_head": "2", "vocab_size": "50"}),
