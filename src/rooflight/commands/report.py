@@ -111,7 +111,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
     else:
         with _rarely_collected():
             _ledger(paths, options, form)
-    if options["on"] != _USUAL:
+    if options["on"] not in (None, _USUAL):
         from rooflight.commands.output import say_cards
 
         say_cards(options["on"])
