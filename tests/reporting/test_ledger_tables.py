@@ -273,3 +273,10 @@ def test_the_block_of_summary_tools():
 def test_summary_tools_agree_where_there_are_only_leaf_modules():
     ledger = rooflight.estimate(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), torch.zeros(1, 4))
     assert len(summary_sizes(ledger)) == 1
+
+
+def test_a_report_says_which_card_was_taken_where_one_was_named(run):
+    _, _, silent = run("report", "recorded:h200/mnist-cnn-infer-tf32", "--csv")
+    assert "is taken as" not in silent
+    code, _, said = run("report", "recorded:h200/mnist-cnn-infer-tf32", "--csv", "--on", "a100")
+    assert code == 0 and "a100 is taken as a100-sxm-80" in said

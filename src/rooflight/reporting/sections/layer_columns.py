@@ -181,7 +181,7 @@ def _estimated(value: Callable[[MeasuredRow], Any]) -> Callable[[MeasuredRow], A
     """Nothing is known of ops without a formula, nor of what is no group of ops; a module that ran nothing cost 0."""
 
     def known(row: MeasuredRow) -> Any:
-        nothing = not row.estimate.totals.ops and not row.estimate.type
+        nothing = not row.estimate.totals.ops and (not row.estimate.type or row.estimate.kind == "fused")
         return None if nothing or is_unknown_cost(row.estimate) else value(row)
 
     return known
