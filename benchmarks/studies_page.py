@@ -60,14 +60,23 @@ def judged(name: str) -> tuple[tuple[JudgedHypothesis, ...], tuple[StudyRow, ...
 
 
 def study_table(name: str) -> str:
-    """Every claim: its verdict, the numbers that say most, who said so."""
+    """Every claim: where it is said, its verdict, the numbers that say most, and why."""
     found, rows = judged(name)
     measured = sum("measured" in row.ledgers for row in rows)
     lines = [f"{counted(found)}; {len(rows)} cells, {measured} of them measured on the H200.", ""]
     lines += table(
-        ("", "claim", "verdict", "in", "numbers", "by", "of whom, and why"),
+        ("", "claim", "place", "verdict", "in", "numbers", "by", "why"),
         [
-            (str(one.number), one.says, f"**{one.verdict}**", held_in(one), numbers(one), sides(one), one.source)
+            (
+                str(one.number),
+                one.says,
+                one.place,
+                f"**{one.verdict}**",
+                held_in(one),
+                numbers(one),
+                sides(one),
+                one.why,
+            )
             for one in found
         ],
     )
@@ -85,7 +94,7 @@ def mistakes() -> str:
     shown: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for name in NAMES:
         for one in judged(name)[0]:
-            for listed in re.findall(r"mistakes? ([\d, and]+)", one.source):
+            for listed in re.findall(r"mistakes? ([\d, and]+)", one.why):
                 for number in re.findall(r"\d+", listed):
                     shown[int(number)][name].append(one.number)
     rows = []

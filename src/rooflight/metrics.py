@@ -267,7 +267,8 @@ QUANTITIES: dict[str, Metric] = _named((
           spelled="gpu busy; gpu-busy; gpu-busy time; gpu busy time"),
     _time("kernel_time_s", "kernel time", "sum of the durations of its kernels", additive=True,
           spelled="kernel time; kernel sum; sum of kernels; gpu time; sum of kernel times"),
-    _time("host_time_s", "host", "time of the op's call, for a step that runs on the CPU", additive=True),
+    _time("host_time_s", "host", "time of the op's call, for a step that runs on the CPU; of a predicted step, that "
+                                 "in which its host works", additive=True),
     _time("gpu_span_s", "GPU span", "from the start of a region's first work on the GPU to the end of its last, "
                                     "gaps included"),
     Metric("executions", "count", "executions", "how many times a region was run", "time"),
@@ -325,6 +326,10 @@ DERIVED: dict[str, Metric] = _named((
     Metric("busy_share", "part", "busy", "GPU-busy time as part of the wall time", "time"),
     Metric("time_low", "second", "from", "lower end of the 90% interval of the wall time", "time"),
     Metric("time_high", "second", "to", "upper end of the 90% interval of the wall time", "time"),
+    Metric("gpu_busy_low", "second", "from", "lower end of the 90% interval of the GPU-busy time", "time"),
+    Metric("gpu_busy_high", "second", "to", "upper end of the 90% interval of the GPU-busy time", "time"),
+    Metric("host_low", "second", "from", "lower end of the 90% interval of the host's time", "time"),
+    Metric("host_high", "second", "to", "upper end of the 90% interval of the host's time", "time"),
     _speed("throughput", "1/second", "samples/s", "samples per second of wall time, of all GPUs and micro-batches",
            spelled="samples/s; images/s; images per second; samples per second"),
     _speed("tokens_per_s", "1/second", "tokens/s", "tokens per second of wall time; decoding makes one per sample",
@@ -335,6 +340,8 @@ DERIVED: dict[str, Metric] = _named((
     _speed("bytes_per_s", "byte/second", "B/s", "compulsory bytes by time"),
     _speed("dram_bytes_per_s", "byte/second", "DRAM B/s", "DRAM bytes by time",
            spelled="achieved bandwidth; memory throughput; dram throughput; bandwidth used; bytes/s"),
+    _speed("ppp", "part", "PPP", "PALEO's percent of peak: the time to read, compute and write at full peak, as part "
+                                 "of the wall time"),
     _speed("mfu", "part", "MFU", "useful FLOPs, each at the peak of the precision it runs in, as part of the wall "
            "time"),
     _speed("mfu_causal", "part", "MFU, causal", "the same without the half of attention that a causal mask leaves "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from rooflight.errors import BadInput
+from rooflight.reporting.sections.study_claims import gap_table, telling
 from rooflight.reporting.sections.study_document import study_document
 from rooflight.study.api import prepare
-from rooflight.study.cell import StudyCell
+from rooflight.study.cell import State, StudyCell, StudyRow
 from rooflight.study.hypotheses import claims
 from rooflight.study.launch import outline, units_of
 from rooflight.study.plan import plan_of
@@ -56,3 +58,28 @@ def test_a_claim_is_not_about_it(tmp_path: Path) -> None:
 def test_a_study_of_nothing_else_is_a_slip() -> None:
     with pytest.raises(BadInput, match="no bf16 on NVIDIA"):
         plan_of({"grid": {"model": "mnist-cnn", "dtype": "bf16", "on": "v100-sxm2-16"}}, "the study")
+
+
+def test_what_is_left_out_of_a_claim_is_said() -> None:
+    def row(dtype: Literal["fp32", "bf16"], on: str, time_s: float | None) -> StudyRow:
+        values: dict[str, int | float] = {} if time_s is None else {"time.predicted": time_s}
+        state: State = "impossible" if time_s is None else "done"
+        return StudyRow(cell=StudyCell(model="m", dtype=dtype, on=on), state=state, values=values)
+
+    rows = [row("fp32", "v100-sxm2-16", 3e-3), row("bf16", "v100-sxm2-16", None),
+            row("fp32", "h200", 2e-3), row("bf16", "h200", 1e-3)]  # fmt: skip
+    pairs, fastest, none = claims(
+        [
+            "time(dtype=bf16) < time(dtype=fp32)",
+            "min(time over dtype) < 4 ms",
+            "time(dtype=bf16, on=v100-sxm2-16) < 1 s",
+        ],
+        rows,
+    )
+    assert (pairs.verdict, len(pairs.points), len(pairs.left_out), pairs.missing) == ("held", 1, 1, ())
+    # A fold is over the cells that can be.
+    assert (fastest.verdict, len(fastest.points), fastest.left_out) == ("held", 2, ())
+    assert {point.telling.left for point in fastest.points} == {3e-3, 1e-3}
+    assert none.verdict == "not measured" and telling(none)[0].full == "no bf16 on NVIDIA Tesla V100 SXM2 16 GB"
+    said = [str(line[3]) for line in gap_table([pairs, none]).rows]
+    assert said == ["no bf16 on NVIDIA Tesla V100 SXM2 16 GB (left out)"]

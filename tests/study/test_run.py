@@ -240,7 +240,8 @@ def test_columns_stay_in_their_order():
     estimated = values.estimated(rooflight.estimate("mnist-cnn"), ["conv2"])
     assert [name for name in estimated if name.startswith("conv2/")] == [f"conv2/{name}.estimated" for name in of_layer]
     predicted, _ = values.predicted(rooflight.predict("mnist-cnn", on="h200")[0])
-    order = "time time_low time_high gpu_busy throughput mfu percent_of_roof gain kernels memory reserved"
+    order = "time time_low time_high gpu_busy throughput mfu percent_of_roof gain kernels memory reserved "
+    order += "host_time gpu_busy_low gpu_busy_high host_low host_high"
     assert list(predicted) == [f"{name}.predicted" for name in order.split()]
 
 

@@ -23,8 +23,9 @@ from msgspec.structs import replace
 from rooflight import metrics, summary
 from rooflight.errors import RooflightError
 from rooflight.ledger import Ledger
-from rooflight.prediction.advice import PredictedTiming, Timing, advice_of, advise, predicted_advice, ratio_noise
+from rooflight.prediction.advice import PredictedTiming, Timing, advice_of, advise, predicted_advice
 from rooflight.prediction.clocks import step_seconds
+from rooflight.prediction.deviations import ratio_noise
 from rooflight.prediction.device_run import DeviceRun, gap_of
 from rooflight.prediction.result import Advice
 from rooflight.prediction.tiers import Predictor
@@ -219,7 +220,7 @@ class Advisor:
         after = [(row.time_s * ratio(row.ops), ratio(row.ops) != 1.0) for row in self._all]
         changed = sum(taken for taken, differs in after if differs) / (sum(taken for taken, _ in after) or 1.0)
         known = change.step.is_compiled or (self._layout_ratios and change.key.endswith("channels_last"))
-        return 0.0 if known else ratio_noise(self._known_predictor) * changed
+        return 0.0 if known else ratio_noise(looks_up=self._known_predictor.looks_up) * changed
 
     def _origin(self, change: Change) -> str:
         if self._cell is None and self._layout_ratios and change.key.endswith("channels_last"):

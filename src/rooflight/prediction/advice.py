@@ -15,9 +15,9 @@ import numpy as np
 
 from rooflight import metrics
 from rooflight.errors import RooflightError
+from rooflight.prediction.deviations import NINETY, ratio_noise
 from rooflight.prediction.device_run import DeviceRun, device_runs
-from rooflight.prediction.result import NINETY, Advice
-from rooflight.prediction.tiers import Predictor
+from rooflight.prediction.result import Advice
 from rooflight.step.changes import Change, changes_of
 from rooflight.step.costed_step import Step
 
@@ -68,21 +68,13 @@ class PredictedTiming:
         same = before == after if len(before) == len(after) else np.zeros(len(after), dtype=bool)
         changed = float(after[~same].sum()) / float(after.sum() or 1.0)
         host = max(0.0, 1 - self.kernel_s / self.wall_s) if change.step.is_graph and self.wall_s else 0.0
-        return math.hypot(ratio_noise(self._predictor) * changed, NINETY * self._predictor.host_speed.deviation * host)
+        kernels = ratio_noise(looks_up=self._predictor.looks_up) * changed
+        return math.hypot(kernels, NINETY * self._predictor.host_speed.deviation * host)
 
     def _with(self, change: Change) -> DeviceRun:
         if change.key not in self._runs:
             self._runs[change.key] = device_runs(change.step, [self._predictor])[0]
         return self._runs[change.key]
-
-
-def ratio_noise(predictor: Predictor) -> float:
-    """By how much the ratio of two predicted times of the same op may be off, most of whose errors are the same: the
-    half of a 90% interval."""
-    return NINETY * (_OF_RATIO if predictor.looks_up else _OF_TRANSFERRED_RATIO)
-
-
-_OF_RATIO, _OF_TRANSFERRED_RATIO = 0.05, 0.1
 
 
 def advise(changes: Sequence[Change], timing: Timing) -> tuple[Advice, ...]:

@@ -356,6 +356,7 @@ def _of_rank(alone: Prediction, run: ParallelStep, many: ClusterPrediction) -> P
         gpu_time_s=gpu_s,
         gpu_time_interval_s=Interval(part * alone.gpu_time_interval_s.low, part * alone.gpu_time_interval_s.high),
         host_time_s=None if alone.host_time_s is None else run.host_s,
+        host_time_interval_s=None,
         phases={phase: time_s for phase, time_s in run.kernel_s.items() if time_s},
     )
 

@@ -55,13 +55,15 @@ class DeviceRun:
     def gpu_s(self) -> float:
         return float(self.times.seconds.sum())
 
+    def _host_interval(self) -> Interval:
+        return Interval.around(self.host_s, self.predictor.host_speed.deviation * self.host_s)
+
     def _wall_interval(self, of_gpu: Interval, floor_s: float) -> Interval:
         """Of the later of the two clocks; of a graph, which has no host, of its kernels and what is between them."""
         if self.step.is_graph:
             between = _BETWEEN_DEVIATION * max(0.0, self.wall_s - self.gpu_s)
             return Interval.around(self.wall_s, math.hypot(self.times.deviation_s, between), least=floor_s)
-        of_host = Interval.around(self.host_s, self.predictor.host_speed.deviation * self.host_s)
-        return of_gpu.or_later(of_host, self.wall_s / max(self.gpu_s, self.host_s, 1e-12))
+        return of_gpu.or_later(self._host_interval(), self.wall_s / max(self.gpu_s, self.host_s, 1e-12))
 
     def prediction(self) -> Prediction:
         gpu_s, wall_s = self.gpu_s, self.wall_s
@@ -78,6 +80,7 @@ class DeviceRun:
             gpu_time_s=gpu_s,
             gpu_time_interval_s=gpu_interval,
             host_time_s=self.host_s,
+            host_time_interval_s=None if self.step.is_graph else self._host_interval(),
             inside=self.times.inside,
             kernels=round(float(self.times.kernels.sum())),
         )

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from rooflight.errors import BadInput
+from rooflight.errors import BadInput, RooflightError
 from rooflight.hardware.device import Device
+from rooflight.hardware.devices import recognise_name
 from rooflight.hardware.roofs import Demand, Roofs, demand_of, roofs_of
 from rooflight.ledger import Ledger, Op
 from rooflight.summary.measured import Measured
@@ -205,6 +206,18 @@ def ppp_of_step(ledger: Ledger, device: Device, *, form: Form = "bytes-and-flops
     where = ledger.header.device or device.title
     source = f"computed: {ledger.header.model}, batch {ledger.header.batch}, {scope} {time:.4g} s on {where}"
     return Ppp(value, source, low=value, high=value)
+
+
+def measured_ppp(ledger: Ledger, *, scope: Scope) -> float | None:
+    """What PALEO's constant would have to be for a step on a GPU; `None`: no time, an unknown device, or faster than
+    the peak by what caches gave."""
+    device = recognise_name(ledger.header.device or "")
+    if device is None or ledger.header.target == "cpu":
+        return None
+    try:
+        return ppp_of_step(ledger, device, scope=scope).value
+    except RooflightError:
+        return None
 
 
 def best_ppp(peak_times_s: Sequence[float], measured_s: Sequence[float]) -> float:

@@ -14,10 +14,9 @@ from rooflight.ledger import Header
 from rooflight.memory.result import Memory
 from rooflight.metrics import Bound, Fit
 from rooflight.prediction.checked_steps import Checked
+from rooflight.prediction.deviations import NINETY
 from rooflight.prediction.resolve_devices import device_of
 
-NINETY = 1.645
-"""Standard deviations to either side that hold 90% of a normal error."""
 _NAMED = 6
 """Of so many predictions it is said that they are there."""
 
@@ -259,6 +258,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Around `gpu_time_s`."""
     host_time_s: float | None = None
     """In which the host works (with `many`, that of the same GPU); `None`: the tier knows no host."""
+    host_time_interval_s: Interval | None = None
+    """Around `host_time_s`; `None`: no host is known, or it is one of many."""
     throughput: float | None
     """Samples a second."""
     tokens_per_s: float | None = None

@@ -13,6 +13,7 @@ from rooflight.errors import RooflightError
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger, is_inside, total
 from rooflight.metrics import FIT_WORDS, bound, intensity, percent_of_roof, ratio
+from rooflight.prediction.paleo import measured_ppp
 from rooflight.study.cell import QUANTITIES, Side
 from rooflight.summary import measured_rows, measured_step
 from rooflight.summary.functions import row_names
@@ -64,7 +65,14 @@ def predicted(
 ) -> tuple[Values, dict[str, str]]:
     """The numbers of a prediction, and what it says in words. `traced`: the same ops, at any batch, to tell layers."""
     numbers = _by_metric("predicted", prediction, prediction.memory)
-    numbers |= {"time_low": prediction.time_interval_s.low, "time_high": prediction.time_interval_s.high}
+    intervals = {
+        "time": prediction.time_interval_s,
+        "gpu_busy": prediction.gpu_time_interval_s,
+        "host": prediction.host_time_interval_s,
+    }
+    for name, interval in intervals.items():
+        if interval is not None:
+            numbers |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
     if prediction.many is not None:  # these are of one GPU alone
         numbers |= {"percent_of_roof": None, "kernels": None}
     values = _named(numbers, "predicted")
@@ -125,6 +133,7 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
             "reserved": _of_step(step, "peak_reserved_bytes"),
             "mfu": None if used is None else used.mfu,
             "hfu": None if used is None else used.hfu,
+            "ppp": measured_ppp(ledger, scope="wall"),
             "percent_of_roof": None if verdict is None else verdict.percent_of_roof,
             "gain": None if verdict is None else verdict.gain,
             "unexplained": _unexplained(ledger),

@@ -63,5 +63,6 @@ def _facts(rows: Sequence[StudyRow], plan: StudyPlan) -> Iterator[Fact]:
     judged = claims(plan.claim, rows)
     verdicts = Counter(claim.verdict for claim in judged)
     if judged:
-        rest = f" · {verdicts['not measured']} not measured" if verdicts["not measured"] else ""
+        others = ("undecided", "not measured")
+        rest = "".join(f" · {verdicts[verdict]} {verdict}" for verdict in others if verdicts[verdict])
         yield Fact("claims held", f"{verdicts['held']} of {len(judged)}", f"{verdicts['refuted']} refuted{rest}")

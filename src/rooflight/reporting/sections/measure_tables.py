@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 from rooflight import formatting
-from rooflight.errors import RooflightError
 from rooflight.formatting import giga, per_second, seconds, share, signed_percent, whole_bytes
-from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Kernel, Totals, Value, total
 from rooflight.metrics import ratio
-from rooflight.prediction.paleo import Scope, ppp_of_step
+from rooflight.prediction.paleo import measured_ppp
 from rooflight.reporting.columns import column
 from rooflight.reporting.sections.estimate_tables import bytes_table
 from rooflight.reporting.sections.layer_columns import LayerColumn, measured_columns, quantity, rate_of
@@ -94,16 +92,7 @@ def speed_table(measured: Measured) -> Table:
 
 def _ppps(measured: Measured) -> tuple[float | None, float | None]:
     """What PALEO's constant would have to be for this step, by the wall and by the GPU's time; see `predict --ppp`."""
-    device = recognise_name(measured.ledger.header.device or "")
-    if device is None or measured.ledger.header.target == "cpu":
-        return None, None
-    ppps: list[float | None] = []
-    for scope in get_args(Scope)[::-1]:
-        try:
-            ppps.append(ppp_of_step(measured.ledger, device, scope=scope).value)
-        except RooflightError:
-            ppps.append(None)  # no time, or faster than the peak by what caches gave
-    return ppps[0], ppps[1]
+    return measured_ppp(measured.ledger, scope="wall"), measured_ppp(measured.ledger, scope="gpu-busy")
 
 
 def _of_ranks(measured: Measured, counted: Counted | None) -> str:

@@ -10,7 +10,7 @@ from rooflight.formatting import per_second, quotient, seconds, whole_bytes, who
 from rooflight.reporting.table import Cells, Column, Label, Table, cut, table_of
 from rooflight.study.cell import QUANTITIES, SIDES
 from rooflight.study.hypotheses.grid import written
-from rooflight.study.hypotheses.verdict import ComparedValues, JudgedHypothesis, JudgedPoint
+from rooflight.study.hypotheses.verdict import ComparedValues, JudgedHypothesis, JudgedPoint, Outcome
 
 _REASON_WIDTH = 40
 """Letters of a reason in the line of a claim; a table of its own has it whole."""
@@ -21,9 +21,10 @@ COUNTER_EXAMPLES = 8
 
 
 def counted(judged: Sequence[JudgedHypothesis]) -> str:
-    """`7 claims: 3 held, 2 refuted, 2 not measured`."""
+    """`7 claims: 3 held, 2 refuted, 1 undecided, 1 not measured`."""
     verdicts = Counter(claim.verdict for claim in judged)
-    counts = [f"{verdicts[verdict]} {verdict}" for verdict in ("held", "refuted", "not measured") if verdicts[verdict]]
+    order = ("held", "refuted", "undecided", "not measured")
+    counts = [f"{verdicts[verdict]} {verdict}" for verdict in order if verdicts[verdict]]
     return f"{len(judged)} claim{'s' if len(judged) != 1 else ''}: {', '.join(counts)}"
 
 
@@ -37,7 +38,8 @@ def claim_table(judged: Sequence[JudgedHypothesis]) -> Table:
         (Column("numbers", right=False, whole=True, optional=1), lambda claim: telling(claim)[0]),
         (Column("at", right=False, optional=3), lambda claim: telling(claim)[1]),
         (Column("by", right=False, optional=2), sides),
-        (Column("said by", right=False, optional=4), lambda claim: claim.source),
+        (Column("said by", right=False, optional=4), lambda claim: claim.said_by),
+        (Column("why", right=False, optional=5), lambda claim: claim.why),
     ]
     return table_of(
         columns, judged, title="claims", leave_out=lambda column, cells: bool(column.optional) and not any(cells)
@@ -46,29 +48,48 @@ def claim_table(judged: Sequence[JudgedHypothesis]) -> Table:
 
 def counter_table(judged: Sequence[JudgedHypothesis]) -> Table:
     """What refutes, the worst first."""
-    lines: list[tuple[int, str, ComparedValues | None]] = []
-    for claim in judged:
-        examples = claim.counter_examples
-        lines += [(claim.number, place(point.at), point.telling) for point in examples[:COUNTER_EXAMPLES]]
-        if len(examples) > COUNTER_EXAMPLES:
-            lines.append((claim.number, f"and {len(examples) - COUNTER_EXAMPLES} more", None))
+    return _places_table(judged, "refuted", "counter-examples", [
+        (Column("left / right", quotient), lambda line: getattr(line[2], "ratio", None)),
+    ])  # fmt: skip
 
-    def side(name: str, number: int) -> Callable[[tuple[int, str, ComparedValues | None]], Label]:
+
+def open_table(judged: Sequence[JudgedHypothesis]) -> Table:
+    """What predictions leave open, and from where to where the ratio may be."""
+    return _places_table(judged, "undecided", "undecided", [
+        (Column("left / right", quotient), lambda line: getattr(line[2], "ratio", None)),
+        (Column("90% from", quotient), lambda line: getattr(line[2], "ratio_low", None)),
+        (Column("to", quotient), lambda line: getattr(line[2], "ratio_high", None)),
+    ])  # fmt: skip
+
+
+_Line = tuple[int, str, ComparedValues | None]
+
+
+def _places_table(judged: Sequence[JudgedHypothesis], outcome: Outcome, title: str, ratios: Cells[_Line]) -> Table:
+    """The first places with an outcome, of every claim."""
+    lines: list[_Line] = []
+    for claim in judged:
+        points = [point for point in claim.points if point.outcome == outcome]
+        lines += [(claim.number, place(point.at), point.telling) for point in points[:COUNTER_EXAMPLES]]
+        if len(points) > COUNTER_EXAMPLES:
+            lines.append((claim.number, f"and {len(points) - COUNTER_EXAMPLES} more", None))
+
+    def side(name: str, number: int) -> Callable[[_Line], Label]:
         return lambda line: Label(getattr(line[2], name, None), "" if line[2] is None else both(line[2])[number])
 
-    columns: Cells[tuple[int, str, ComparedValues | None]] = [
+    columns: Cells[_Line] = [
         (Column("#"), lambda line: line[0]),
-        (Column("refuted at", right=False, whole=True), lambda line: line[1]),
+        (Column(f"{outcome} at", right=False, whole=True), lambda line: line[1]),
         (Column("left"), side("left", 0)),
         (
             Column("", right=False, whole=True, raw="relation"),
-            lambda line: "" if line[2] is None else f"not {line[2].sign}",
+            lambda line: "" if line[2] is None else _relation(line[2]).removeprefix("is "),
         ),
         (Column("right"), side("right", 1)),
-        (Column("left / right", quotient), lambda line: getattr(line[2], "ratio", None)),
+        *ratios,
         (Column("by", right=False), lambda line: "" if line[2] is None else _by(line[2])),
     ]
-    return table_of(columns, lines, title="counter-examples")
+    return table_of(columns, lines, title=title)
 
 
 def gap_table(judged: Sequence[JudgedHypothesis]) -> Table:
@@ -78,7 +99,11 @@ def gap_table(judged: Sequence[JudgedHypothesis]) -> Table:
         number = f"{claim.number}"
         if claim.reason:
             lines[number, ""] = (number, None, "", claim.reason)
-        for gaps, asked in ((claim.missing, True), (claim.not_asked, False)):
+        for gaps, asked, added in (
+            (claim.missing, True, ""),
+            (claim.not_asked, False, " (not planned)"),
+            (claim.left_out, False, " (left out)"),
+        ):
             for why, count in Counter(gap.why for gap in gaps).items():
                 first = next(gap for gap in gaps if gap.why == why)
                 where = place(first.at) + (", ..." if count > 1 else "")
@@ -87,7 +112,7 @@ def gap_table(judged: Sequence[JudgedHypothesis]) -> Table:
                     numbers, before, _, reason = lines[key]
                     lines[key] = (f"{numbers}, {number}", (before or 0) + count, "...", reason)
                 else:
-                    lines[key] = (number, count, where, why if asked else f"{why} (not planned)")
+                    lines[key] = (number, count, where, f"{why}{added}")
     columns: Cells[tuple[str, int | None, str, str]] = [
         (Column("#"), lambda line: line[0]),
         (Column("places", formatting.exact), lambda line: line[1]),
@@ -98,8 +123,9 @@ def gap_table(judged: Sequence[JudgedHypothesis]) -> Table:
 
 
 def held_in(claim: JudgedHypothesis) -> str:
+    undecided = f", {claim.undecided} undecided" if claim.undecided else ""
     missing = f", {len(claim.missing)} missing" if claim.missing else ""
-    return f"{claim.held} of {len(claim.points)}{missing}" if claim.points else "–"
+    return f"{claim.held} of {len(claim.points)}{undecided}{missing}" if claim.points else "–"
 
 
 def telling(claim: JudgedHypothesis) -> tuple[Label, str]:
@@ -107,7 +133,7 @@ def telling(claim: JudgedHypothesis) -> tuple[Label, str]:
     if claim.points and claim.verdict != "not measured":
         text = _numbers(claim.points[0])
         return Label(text, text), place(claim.points[0].at)
-    whys = Counter(gap.why for gap in claim.missing or claim.not_asked)
+    whys = Counter(gap.why for gap in claim.missing or claim.not_asked or claim.left_out)
     why = claim.reason or "; ".join(why for why, _ in whys.most_common(3))
     return Label(why, cut(why, _REASON_WIDTH)), ""
 
@@ -116,8 +142,22 @@ def _numbers(point: JudgedPoint) -> str:
     values = point.telling
     left, right = both(values)
     same = values.sign == "=" and values.held
-    ratio = "" if values.ratio is None or same else f" ({quotient(values.ratio)}×)"
-    return f"{left} {values.sign if values.held else f'is not {values.sign}'} {right}{ratio}"
+    ratio = "" if values.ratio is None or same else f" ({quotient(values.ratio)}×{_span(values)})"
+    return f"{left} {_relation(values)} {right}{ratio}"
+
+
+def _relation(values: ComparedValues) -> str:
+    """`<`, `is not <`; of what is undecided `may not be <`, `may be <`."""
+    if values.undecided:
+        return f"may {'not ' if values.held else ''}be {values.sign}"
+    return values.sign if values.held else f"is not {values.sign}"
+
+
+def _span(values: ComparedValues) -> str:
+    """From where to where the ratio may be."""
+    if values.ratio_low is None or values.ratio_high is None:
+        return ""
+    return f", 90%: {quotient(values.ratio_low)}× to {quotient(values.ratio_high)}×"
 
 
 def sides(claim: JudgedHypothesis) -> str:
@@ -188,12 +228,13 @@ def _exact(value: int | float, unit: str) -> str:
 
 
 def spelled_out(judged: Sequence[JudgedHypothesis]) -> list[str]:
-    """What a line has no room for: claims in full, and who says so."""
+    """What a line has no room for: claims in full, where they are said, and why."""
     lines = []
     for claim in judged:
-        if claim.says or claim.source or len(claim.claim) > _SHORT:
+        if claim.says or claim.said_by or len(claim.claim) > _SHORT:
             said = f"{claim.says}: " if claim.says else ""
-            by = f" ({claim.source})" if claim.source else ""
+            about = ": ".join(text for text in (claim.said_by, claim.why) if text)
+            by = f" ({about})" if about else ""
             lines.append(f"claim {claim.number}: {said}{_claim(claim)}{by}")
     return lines
 

@@ -9,7 +9,14 @@ import msgspec
 
 from rooflight import formatting
 from rooflight.reporting.document import Document, Section, filled, table_sections
-from rooflight.reporting.sections.study_claims import claim_table, counted, counter_table, gap_table, spelled_out
+from rooflight.reporting.sections.study_claims import (
+    claim_table,
+    counted,
+    counter_table,
+    gap_table,
+    open_table,
+    spelled_out,
+)
 from rooflight.reporting.sections.study_layers import layer_table, speed_table
 from rooflight.reporting.sections.study_tables import (
     axis_columns,
@@ -37,9 +44,10 @@ CONVENTIONS = (
     "predicted and measured: the wall time of a step, memory allocated at its peak, samples per second; a measured "
     "time is the median of its steps, measured FLOPs are those counted in ops with matrix work",
     "on several GPUs each has the cell's batch: FLOPs, bytes and memory are of one of them, samples per second of all",
-    "a claim is checked at every combination of axes for which all its terms have a cell; held: true at all of "
-    "them; refuted: false at one or more; not measured: a value that it needs is missing; a quantity that does not "
-    "say measured, predicted or estimated is the first of these that all terms of the comparison have",
+    "a claim is checked at every combination of axes for which all its terms have a cell that can be; held: true at "
+    "all of them; refuted: false at one or more; undecided: neither, as it could be true or false inside the 90% "
+    "intervals of predictions; not measured: a value that it needs is missing; a quantity that does not say measured, "
+    "predicted or estimated is the first of these that all terms of the comparison have",
     "forms are fitted by least squares of relative errors: error is their root mean square, corrected for the "
     "number of fitted constants; the knee is the batch at which the part that grows with the batch becomes as large "
     "as the constant part, with its 95% confidence interval if the form is right; throughput is saturated from the "
@@ -64,8 +72,8 @@ def study_document(
         *trend_tables(trends(rows)),
         failure_table(rows),
     ]
-    # Counter-examples stand below the claims that they refute.
-    claimed = filled(claim_table(judged), counter_table(judged))
+    # Counter-examples stand below the claims that they refute, and what is open below those that it leaves so.
+    claimed = filled(claim_table(judged), counter_table(judged), open_table(judged))
     about = (" ".join(plan.about.split()), *unreliable(rows), counted(judged) if judged else "")
     return Document(
         title=headline(rows, plan),
@@ -142,4 +150,9 @@ def study_data(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str | None 
 
 def claim_data(claim: JudgedHypothesis) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(claim)
-    return fields | {"judged_at": len(claim.points), "held_at": claim.held, "sides": claim.sides}
+    return fields | {
+        "judged_at": len(claim.points),
+        "held_at": claim.held,
+        "undecided_at": claim.undecided,
+        "sides": claim.sides,
+    }

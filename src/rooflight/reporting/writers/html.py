@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from rooflight.formatting import printable
 from rooflight.reporting.document import first_rows
 from rooflight.reporting.table import Label, Table
 
-_BELOW = {"claim": "said by", "numbers": "at"}
+_BELOW = {"claim": ("said by", "why"), "numbers": ("at",)}
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,19 @@ class CellLines:
 
 
 def folded(table: Table) -> Table:
-    """The claim in words, as it was judged below, and who said so; its numbers, and where they were found."""
+    """The claim in words, as it was judged below, where it is said and why; its numbers, and where they were found."""
     names = [column.name for column in table.columns]
-    shown = [i for i, name in enumerate(names) if name not in _BELOW.values()]
+    shown = [i for i, name in enumerate(names) if name not in chain(*_BELOW.values())]
     rows = []
     for row, texts in zip(table.rows, table.written(), strict=True):
         cells, by_name = list(row), dict(zip(names, texts, strict=True))
         for name, more in _BELOW.items():
-            i, text, below = names.index(name), by_name[name], by_name.get(more, "")
+            i, text, below = names.index(name), by_name[name], [by_name.get(one, "") for one in more]
             full = cell.full if isinstance(cell := row[i], Label) else text
             if name == "claim":
-                cells[i] = CellLines((text if text != full else "", below), code=full)
+                cells[i] = CellLines((text if text != full else "", *below), code=full)
             else:
-                cells[i] = CellLines((full, below))
+                cells[i] = CellLines((full, *below))
         rows.append(tuple(cells[i] for i in shown))
     return replace(table, columns=tuple(table.columns[i] for i in shown), rows=tuple(rows))
 
@@ -51,7 +52,7 @@ _SHORT_TEXT = 28
 """Letters of a cell that stay on one line."""
 _LONG_WORD = 60
 """Letters of a word that may be broken, or it alone would take the width of the page."""
-_VERDICTS = {"held": "held", "refuted": "refuted", "not measured": "open"}
+_VERDICTS = {"held": "held", "refuted": "refuted", "undecided": "open", "not measured": "open"}
 _INLINE = {
     "": "text-align:left;padding:1px 10px",
     "r": "text-align:right;padding:1px 10px;white-space:pre",

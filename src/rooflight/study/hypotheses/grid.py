@@ -11,6 +11,7 @@ from functools import cache
 from rooflight.errors import BadInput
 from rooflight.hardware import devices
 from rooflight.study.cell import StudyRow
+from rooflight.study.hypotheses.doubt import RowErrors
 from rooflight.study.hypotheses.hypothesis import AxisFilter, Hypothesis, QuantityTerm
 
 Value = str | int | bool | None
@@ -42,6 +43,7 @@ class RowGrid:
 
     def __init__(self, rows: Sequence[StudyRow]) -> None:
         self.rows = rows
+        self.errors = RowErrors()
         self.places: list[At] = [{**row.cell.coordinates} for row in rows]
         named = dict.fromkeys(axis for place in self.places for axis in place)
         self.values: dict[str, tuple[Value, ...]] = {

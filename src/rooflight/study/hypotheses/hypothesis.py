@@ -30,14 +30,18 @@ FOLDS = ("min", "max", "sum")
 
 
 class StudyClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A sentence to be judged by the rows: in the small grammar of claims, in words, and who says so."""
+    """A sentence to be judged by the rows: in the small grammar of claims, in words, where it is said, and why."""
 
     claim: str
     """In the grammar of claims."""
     says: str = ""
     """In words."""
+    place: str = ""
+    """Where that is said: document, section or table."""
+    why: str = ""
+    """What is to be known of it: how it came about, what is right."""
     source: str = ""
-    """Who says so."""
+    """Who says so, in plans without `place`."""
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,24 @@
-"""Claims judged by rows: held everywhere, refuted by numbers, or not measured and why.
+"""Claims judged by rows: held everywhere, refuted by numbers, undecided by predictions, or not measured and why.
 
 A claim is judged at every place of the grid that all its terms share. A quantity without side is the measured one
 where every quantity of the comparison is measured at that place, else the predicted, else the estimated one: two
 sides of a comparison are of one side, except where a quantity does not know it (useful FLOPs are only estimated, and
-stand beside a predicted time). Which side was taken is part of the verdict.
+stand beside a predicted time). Which side was taken is part of the verdict. What predictions say is decided where it
+comes out the same all over their 90% intervals.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
 
 from rooflight.errors import BadInput
-from rooflight.study.cell import FACTS, SIDES, Side, StudyRow
+from rooflight.study.cell import Side, StudyRow
+from rooflight.study.hypotheses.comparison import FOLDED, calculated, excesses, held, plain
+from rooflight.study.hypotheses.doubt import ErrorSource, RowErrors, Turned, farthest
 from rooflight.study.hypotheses.grid import At, Relation, RowGrid, join
 from rooflight.study.hypotheses.hypothesis import (
     ARITHMETIC,
@@ -26,13 +30,23 @@ from rooflight.study.hypotheses.hypothesis import (
     StudyClaim,
     fold_name,
 )
+from rooflight.study.hypotheses.lookup import RowReading, UnavailableValue, candidates
 from rooflight.study.hypotheses.parser import parse, unit_of
-from rooflight.study.hypotheses.verdict import ComparedValues, Gap, GapKind, JudgedHypothesis, JudgedPoint, Verdict
+from rooflight.study.hypotheses.verdict import (
+    ComparedValues,
+    Gap,
+    GapKind,
+    JudgedHypothesis,
+    JudgedPoint,
+    Outcome,
+    Verdict,
+)
 
-_BY_FORMULA = frozenset({"flops", "bytes", "intensity"})
-_KINDS: tuple[GapKind, ...] = ("failed", "waiting", "arithmetic", "absent", "not asked")
+Relations = dict[QuantityTerm | ast.Call, Relation]
+Truth = bool | Literal["undecided"] | None
+"""`None`: a value is missing."""
+_KINDS: tuple[GapKind, ...] = ("impossible", "failed", "waiting", "arithmetic", "absent", "not asked")
 """Of several reasons the first says most."""
-_LARGEST = 1 << 63
 
 
 def claims(stated: Sequence[StudyClaim | str], rows: Sequence[StudyRow]) -> list[JudgedHypothesis]:
@@ -42,12 +56,16 @@ def claims(stated: Sequence[StudyClaim | str], rows: Sequence[StudyRow]) -> list
     for number, claim in enumerate(stated, start=1):
         claim = StudyClaim(claim=claim) if isinstance(claim, str) else claim
         hypothesis = parse(claim.claim, number=number)
-        judged.append(judge(hypothesis, grid, number=number, says=claim.says, source=claim.source))
+        judged.append(judge(hypothesis, grid, number=number, stated=claim))
     return judged
 
 
 def judge(
-    hypothesis: Hypothesis, grid: RowGrid | Sequence[StudyRow], *, number: int = 1, says: str = "", source: str = ""
+    hypothesis: Hypothesis,
+    grid: RowGrid | Sequence[StudyRow],
+    *,
+    number: int = 1,
+    stated: StudyClaim | None = None,
 ) -> JudgedHypothesis:
     """One claim. What it names and the study does not have leaves it not measured: a study may have been cut down."""
     grid = grid if isinstance(grid, RowGrid) else RowGrid(grid)
@@ -61,31 +79,42 @@ def judge(
             reason = "no place of the grid has a cell for every term"
         for at in places:
             shown = {axis: at[axis] for axis in grid.varying if axis in at}
-            judged = _PlaceJudge(hypothesis, relations, at).judged(shown)
+            judged = _PlaceJudge(hypothesis, relations, at, grid.errors).judged(shown)
             if isinstance(judged, JudgedPoint):
                 points.append(judged)
             else:
                 gaps.append(judged)
     except BadInput as error:
         reason = str(error)
-    missing = [gap for gap in gaps if gap.kind != "not asked"]
-    verdict: Verdict = "held"
-    if any(not point.held for point in points):
-        verdict = "refuted"
-    elif not points or missing:
-        verdict = "not measured"
-    points.sort(key=lambda point: (point.held, -point.telling.margin))
+    points.sort(key=lambda point: (_SHOWN_FIRST.index(point.outcome), -point.telling.margin))
+    missing = tuple(gap for gap in gaps if gap.kind not in ("not asked", "impossible"))
     return JudgedHypothesis(
         number=number,
         claim=hypothesis.text,
-        says=says,
-        source=source,
-        verdict=verdict,
+        says="" if stated is None else stated.says,
+        place="" if stated is None else stated.place,
+        why="" if stated is None else stated.why,
+        source="" if stated is None else stated.source,
+        verdict=_verdict(points, missing),
         points=tuple(points),
-        missing=tuple(missing),
+        missing=missing,
         not_asked=tuple(gap for gap in gaps if gap.kind == "not asked"),
+        left_out=tuple(gap for gap in gaps if gap.kind == "impossible"),
         reason=reason,
     )
+
+
+_SHOWN_FIRST: tuple[Outcome, ...] = ("refuted", "undecided", "held")
+
+
+def _verdict(points: Sequence[JudgedPoint], missing: Sequence[Gap]) -> Verdict:
+    """One counter-example is enough; what is held, is so everywhere."""
+    outcomes = {point.outcome for point in points}
+    if "refuted" in outcomes:
+        return "refuted"
+    if not points or missing:
+        return "not measured"
+    return "undecided" if "undecided" in outcomes else "held"
 
 
 def unknown_names(hypothesis: Hypothesis, rows: Sequence[StudyRow]) -> str | None:
@@ -97,210 +126,144 @@ def unknown_names(hypothesis: Hypothesis, rows: Sequence[StudyRow]) -> str | Non
     return None
 
 
-class _UnavailableValue(Exception):
-    """A value is not there."""
-
-    def __init__(self, why: str, kind: GapKind, *, cell: str = "") -> None:
-        self.why = why
-        self.kind = kind
-        self.cell = cell
-
-
 class _PlaceJudge:
     """A claim at one place of the grid."""
 
-    def __init__(self, hypothesis: Hypothesis, relations: dict[QuantityTerm | ast.Call, Relation], at: At) -> None:
+    def __init__(self, hypothesis: Hypothesis, relations: Relations, at: At, errors: RowErrors) -> None:
         self.hypothesis = hypothesis
+        self.errors = errors
         self.relations = relations
         self.at = at
         self.compared: list[ComparedValues] = []
-        self.missing: list[_UnavailableValue] = []
+        self.missing: list[UnavailableValue] = []
 
     def judged(self, shown: At) -> JudgedPoint | Gap:
         truth = self._truth(self.hypothesis.tree)
         if truth is not None:
-            return JudgedPoint(at=shown, held=truth, compared=tuple(self.compared))
+            compared = tuple(self.compared)
+            return JudgedPoint(at=shown, held=truth is True, undecided=truth == "undecided", compared=compared)
         worst = min(self.missing, key=lambda missing: _KINDS.index(missing.kind))
         return Gap(at=shown, cell=worst.cell, why=worst.why, kind=worst.kind)
 
-    def _truth(self, node: ast.expr) -> bool | None:
-        """Three-valued: what is not known may not matter."""
+    def _truth(self, node: ast.expr) -> Truth:
+        """What is not known, or not decided, may not matter."""
         match node:
             case ast.BoolOp(op=op, values=parts):
                 truths = [self._truth(part) for part in parts]
                 decisive = isinstance(op, ast.Or)
-                return decisive if decisive in truths else None if None in truths else not decisive
+                if decisive in truths:
+                    return decisive
+                return None if None in truths else "undecided" if "undecided" in truths else not decisive
             case ast.UnaryOp(operand=denied):
                 truth = self._truth(denied)
-                return None if truth is None else not truth
+                return not truth if isinstance(truth, bool) else truth
             case ast.Compare():
                 return self._compare(node)
             case _:
                 raise AssertionError("the parser lets nothing else be a statement")
 
-    def _compare(self, node: ast.Compare) -> bool | None:
-        failed: list[_UnavailableValue] = []
-        for side in _candidates([term for _, term in self.hypothesis.terms(node)]):
-            used: dict[str, str] = {}
+    def _compare(self, node: ast.Compare) -> Truth:
+        failed: list[UnavailableValue] = []
+        for side in candidates([term for _, term in self.hypothesis.terms(node)]):
+            reading = RowReading(side, self.errors)
             try:
-                left, right, *within = (
-                    self._value(part, self.at, side, used) for part in (node.left, *node.comparators)
-                )
-            except _UnavailableValue as missing:
+                left, right, *within = self._read(node, reading)
+            except UnavailableValue as missing:
                 failed.append(missing)
                 continue
             sign = SIGNS[type(node.ops[0])]
-            held, margin = _held(sign, left, right, *within)
+            is_held, margin = held(sign, left, right, *within)
+            is_open = self._is_open(node, side, is_held, list(reading.sources))
+            low, high = self._ratios(node, side, list(reading.sources)) if is_open else (None, None)
             self.compared.append(
                 ComparedValues(
                     text=self.hypothesis.written(node),
                     sign=sign,
-                    left=_plain(left),
-                    right=_plain(right),
+                    left=plain(left),
+                    right=plain(right),
                     unit=unit_of(self.hypothesis, node),
-                    held=held,
+                    held=is_held,
+                    undecided=is_open,
+                    ratio_low=low,
+                    ratio_high=high,
                     margin=margin,
-                    sides=used,
+                    sides=reading.used,
                 )
             )
-            return held
+            return "undecided" if is_open else is_held
         worst = min(failed, key=lambda missing: _KINDS.index(missing.kind))
         if worst.kind == "not asked":
             # No side that all of them have: each is said.
             whys = dict.fromkeys(missing.why for missing in failed)
-            worst = _UnavailableValue("; ".join(whys), worst.kind, cell=worst.cell)
+            worst = UnavailableValue("; ".join(whys), worst.kind, cell=worst.cell)
         self.missing.append(worst)
         return None
 
-    def _value(self, node: ast.expr, at: At, side: Side, used: dict[str, str]) -> int | float | str:
+    def _read(self, node: ast.Compare, reading: RowReading) -> list[int | float | str]:
+        return [self._value(part, self.at, reading) for part in (node.left, *node.comparators)]
+
+    def _is_open(self, node: ast.Compare, side: Side, is_held: bool, sources: Sequence[ErrorSource]) -> bool:
+        """Could the comparison come out otherwise inside the 90% intervals of what was predicted?"""
+        sign = SIGNS[type(node.ops[0])]
+        wanted = is_held != (sign == "!=")
+
+        def over(which: int, turned: Turned) -> float:
+            return excesses(sign, *self._numbers(node, side, turned))[which]
+
+        count = len(excesses(sign, 0.0, 0.0)) if sources else 0
+        ends = [farthest(partial(over, which), sources, 1 if wanted else -1) for which in range(count)]
+        return bool(ends) and (any(end > 0 for end in ends) if wanted else all(end <= 0 for end in ends))
+
+    def _ratios(self, node: ast.Compare, side: Side, sources: Sequence[ErrorSource]) -> tuple[float | None, ...]:
+        """From where to where left over right may be."""
+
+        def ratio(turned: Turned) -> float:
+            left, right, *_ = self._numbers(node, side, turned)
+            return left / right if right else math.nan
+
+        ends = [farthest(ratio, sources, sign) for sign in (-1, 1)]
+        return tuple(end if math.isfinite(end) else None for end in ends)
+
+    def _numbers(self, node: ast.Compare, side: Side, turned: Turned) -> list[float]:
+        """The two sides, and what they may differ by, with errors turned; where that divides by 0 nothing is told."""
+        try:
+            values = self._read(node, RowReading(side, self.errors, turned))
+        except UnavailableValue:
+            return [math.nan] * (1 + len(node.comparators))
+        return [float(value) for value in values]
+
+    def _value(self, node: ast.expr, at: At, reading: RowReading) -> int | float | str:
         match node:
             case ast.Name():
                 leaf = self.hypothesis.leaf(node)
                 if isinstance(leaf, QuantityTerm):
                     relation = self.relations[leaf]
-                    return _looked_up(leaf, relation.rows[relation.key(at)], side, used)
+                    return reading.value(leaf, relation.rows[relation.key(at)])
                 assert isinstance(leaf, NumberLiteral | FactWord)
                 return leaf.value if isinstance(leaf, NumberLiteral) else leaf.text
             case ast.UnaryOp(operand=part):
-                return -self._number(part, at, side, used)
+                return -self._number(part, at, reading)
             case ast.BinOp(left=left, op=op, right=right):
-                values = (self._number(part, at, side, used) for part in (left, right))
-                return _calculated(ARITHMETIC[type(op)], *values)
+                values = (self._number(part, at, reading) for part in (left, right))
+                return calculated(ARITHMETIC[type(op)], *values)
             case ast.Call(args=[part, _]):
                 relation = self.relations[node]
-                numbers = [self._number(part, place, side, used) for place in relation.inner[relation.key(at)]]
-                return _FOLDED[fold_name(node)](numbers)
+                return self._folded(fold_name(node), part, relation.inner[relation.key(at)], reading)
             case _:
                 raise AssertionError("the parser lets nothing else be a number")
 
-    def _number(self, node: ast.expr, at: At, side: Side, used: dict[str, str]) -> int | float:
-        value = self._value(node, at, side, used)
+    def _folded(self, name: str, part: ast.expr, places: Sequence[At], reading: RowReading) -> int | float:
+        """Over all places that can be."""
+        numbers: list[int | float] = []
+        for place in places:
+            try:
+                numbers.append(self._number(part, place, reading))
+            except UnavailableValue as missing:
+                if missing.kind != "impossible" or (place is places[-1] and not numbers):
+                    raise
+        return FOLDED[name](numbers)
+
+    def _number(self, node: ast.expr, at: At, reading: RowReading) -> int | float:
+        value = self._value(node, at, reading)
         assert not isinstance(value, str), "the parser lets no word into arithmetic"
         return value
-
-
-def _candidates(terms: Sequence[QuantityTerm]) -> list[Side]:
-    """Sides to try for the quantities that name none: those that every one of them can stand beside."""
-    unsaid = [_sides(term) for term in terms if term.side is None]
-    candidates = [
-        side
-        for side in reversed(SIDES)
-        if any(side in sides for sides in unsaid) and all(_taken(sides, side) for sides in unsaid)
-    ]
-    return candidates or ["measured"]  # where every term has its own, it does not matter
-
-
-def _sides(term: QuantityTerm) -> tuple[Side, ...]:
-    """Sides that a term may be taken from. What is useful and what is executed, compulsory and moved, are not one
-    quantity: without a side the mathematics is meant, on every machine."""
-    return ("estimated",) if term.side is None and term.name in _BY_FORMULA else term.sides
-
-
-def _taken(sides: tuple[Side, ...], side: Side) -> Side | None:
-    """The side of a quantity that stands beside this one: the same, or the estimate of what is only estimated."""
-    return side if side in sides else "estimated" if "estimated" in sides else None
-
-
-def _looked_up(term: QuantityTerm, row: StudyRow, side: Side, used: dict[str, str]) -> int | float | str:
-    taken = term.side or _taken(_sides(term), side)
-    if taken is None:
-        raise _UnavailableValue(f"{term.name} is never {side}", "absent", cell=row.cell.id)
-    of = "" if term.layer is None else f"{term.layer}/"
-    value: int | float | str | None
-    if term.is_fact:
-        value = row.facts.get(f"{of}{FACTS[term.name].keys[taken]}")
-    else:
-        value = row.values.get(f"{of}{term.name}.{taken}")
-    if value is None or (not isinstance(value, str) and not math.isfinite(value)):
-        why, kind = _why_not(term, row, taken)
-        raise _UnavailableValue(why, kind, cell=row.cell.id)
-    used[term.name if term.side is None else f"{term.name}.{taken}"] = taken
-    return value
-
-
-_DONE = {"estimated": "estimate", "predicted": "prediction", "measured": "measurement"}
-
-
-def _why_not(term: QuantityTerm, row: StudyRow, side: Side) -> tuple[str, GapKind]:
-    done = _DONE[side]
-    if side in row.failures:
-        return f"{done} failed: {row.failures[side]}", "failed"
-    if row.state == "waiting":
-        return "not run yet", "waiting"
-    if any(key.endswith(f".{side}") for key in (*row.values, *row.facts)):
-        of = f" of the layer {term.layer!r}" if term.layer is not None else ""
-        small = " (there is none under 0.1%)" if term.name.startswith("share.") else ""
-        return f"the {done} has no {term.name}{of}{small}", "absent"
-    if side != "estimated" and row.cell.on is None:
-        return f"no {done}: the cell names no device", "not asked"
-    return f"no {done}" + (f" on {row.cell.on}" if side != "estimated" else ""), "not asked"
-
-
-def _calculated(sign: str, left: int | float, right: int | float) -> int | float:
-    try:
-        value: int | float = _CALCULATE[sign](left, right)
-        if math.isfinite(value):  # so that comparing and writing it stays possible
-            return value
-    except ZeroDivisionError:
-        raise _UnavailableValue("division by zero", "arithmetic") from None
-    except OverflowError:
-        pass
-    raise _UnavailableValue("the number is too large", "arithmetic")
-
-
-_CALCULATE = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
-
-
-def _sum(values: Sequence[int | float]) -> int | float:
-    return sum(values) if all(isinstance(value, int) for value in values) else math.fsum(values)
-
-
-_FOLDED: dict[str, Callable[[Sequence[int | float]], int | float]] = {"min": min, "max": max, "sum": _sum}
-
-
-def _held(
-    sign: str, left: int | float | str, right: int | float | str, within: int | float | str = 0
-) -> tuple[bool, float]:
-    """Whether a comparison holds, and how far it is on the wrong side."""
-    if isinstance(left, str) or isinstance(right, str):
-        return (str(left).casefold() == str(right).casefold()) == (sign == "="), 0.0
-    off = left - right
-    largest = max(abs(left), abs(right))
-    apart = off / largest if largest else 0.0
-    match sign:
-        case "~":
-            relative = abs(off) / abs(right) if right else math.inf if off else 0.0
-            return relative <= float(within), min(relative, 1e9) - float(within)
-        case "=":
-            return left == right, abs(apart)
-        case "!=":
-            return left != right, -abs(apart)
-        case "<" | "<=":
-            return (left < right if sign == "<" else left <= right), apart
-        case _:
-            return (left > right if sign == ">" else left >= right), -apart
-
-
-def _plain(value: int | float | str) -> int | float | str:
-    """A whole number beyond 64 bits is written as a float: JSON has no others."""
-    return float(value) if isinstance(value, int) and abs(value) >= _LARGEST else value

@@ -9,8 +9,10 @@ import msgspec
 
 from rooflight.study.cell import SIDES
 
-Verdict = Literal["held", "refuted", "not measured"]
-GapKind = Literal["failed", "waiting", "arithmetic", "absent", "not asked"]
+Outcome = Literal["held", "refuted", "undecided"]
+"""Of one place."""
+Verdict = Literal["held", "refuted", "undecided", "not measured"]
+GapKind = Literal["impossible", "failed", "waiting", "arithmetic", "absent", "not asked"]
 
 
 class ComparedValues(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +25,13 @@ class ComparedValues(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     """`s`, `FLOP/s`, empty for plain numbers and words."""
     held: bool
+    """By the values themselves."""
+    undecided: bool = False
+    """Inside the 90% intervals of predicted values it could be otherwise."""
+    ratio_low: float | None = None
+    """Of what is undecided: from where ..."""
+    ratio_high: float | None = None
+    """... to where left over right may be."""
     margin: float
     """How far it is on the wrong side, as a part of the larger of the two; below 0 on the right side."""
     sides: dict[str, str]
@@ -49,12 +58,20 @@ class JudgedPoint(msgspec.Struct, frozen=True, kw_only=True):
     at: dict[str, str | int | bool | None]
     """The axes that vary in the study and that the claim leaves free."""
     held: bool
+    """And decidedly so."""
+    undecided: bool = False
+    """Predictions leave it open."""
     compared: tuple[ComparedValues, ...]
 
     @property
+    def outcome(self) -> Outcome:
+        return "undecided" if self.undecided else "held" if self.held else "refuted"
+
+    @property
     def telling(self) -> ComparedValues:
-        """The comparison that decided, or came nearest to the other verdict."""
-        same = [values for values in self.compared if values.held == self.held] or list(self.compared)
+        """The comparison that decided, or left it open; or came nearest to the other verdict."""
+        alike = [values for values in self.compared if values.undecided == self.undecided]
+        same = [values for values in alike if self.undecided or values.held == self.held] or list(self.compared)
         return max(same, key=lambda values: values.margin)
 
 
@@ -73,14 +90,18 @@ class JudgedHypothesis(msgspec.Struct, frozen=True, kw_only=True):
     """From 1, in the order of the study."""
     claim: str
     says: str = ""
+    place: str = ""
+    why: str = ""
     source: str = ""
     verdict: Verdict
     points: tuple[JudgedPoint, ...] = ()
-    """Counter-examples first, the worst of them first; then what held, the closest first."""
+    """Counter-examples first, the worst of them first; then what is undecided; then what held, the closest first."""
     missing: tuple[Gap, ...] = ()
     """Places that were asked for and have no value."""
     not_asked: tuple[Gap, ...] = ()
     """Places where nobody asked for the value: a device that is not here is not measured."""
+    left_out: tuple[Gap, ...] = ()
+    """Places that cannot be: a device without that precision."""
     reason: str = ""
     """Why nothing at all could be judged."""
 
@@ -90,8 +111,18 @@ class JudgedHypothesis(msgspec.Struct, frozen=True, kw_only=True):
         return sum(point.held for point in self.points)
 
     @property
+    def undecided(self) -> int:
+        """At so many places."""
+        return sum(point.undecided for point in self.points)
+
+    @property
     def counter_examples(self) -> tuple[JudgedPoint, ...]:
-        return tuple(point for point in self.points if not point.held)
+        return tuple(point for point in self.points if point.outcome == "refuted")
+
+    @property
+    def said_by(self) -> str:
+        """The place where it is said; earlier plans put all of that into `source`."""
+        return self.place or self.source
 
     @property
     def sides(self) -> dict[str, int]:
