@@ -19,11 +19,11 @@ from rooflight.reporting.sections.study_claims import (
 )
 from rooflight.reporting.sections.study_layers import layer_table, speed_table
 from rooflight.reporting.sections.study_tables import (
-    axis_columns,
     cell_table,
     csv_table,
     headline,
     impossible_lines,
+    place_columns,
     unreliable,
 )
 from rooflight.reporting.sections.study_trends import trend_tables
@@ -63,7 +63,7 @@ def study_document(
     `spell_out`: claims stand below the tables once more, in full, where the table may have cut them short.
     """
     judged = claims(plan.claim, rows)
-    axes, shown = axis_columns(rows), rows[:MOST_CELLS]
+    axes, shown = place_columns(rows), rows[:MOST_CELLS]
     tables = [
         gap_table(judged),
         cell_table(rows, shown),

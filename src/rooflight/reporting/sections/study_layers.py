@@ -94,7 +94,7 @@ def _of_row(value: Callable[[StudyRow], Any]) -> Callable[[LayerLine], Any]:
 
 # --- speed ---
 
-PREDICTED, MEASURED, COUNTED = "predicted", "measured", "measured, counted"
+PREDICTED, MEASURED, COUNTED = "predicted", "measured", "counted"
 SpeedLine = tuple[StudyRow, str]
 _SPEED: tuple[tuple[str, Callable[[Any], str], dict[str, str], int], ...] = (
     ("time", seconds, {PREDICTED: "time.predicted", MEASURED: "time.measured", COUNTED: "time.measured"}, 0),
@@ -127,8 +127,9 @@ _SPEED: tuple[tuple[str, Callable[[Any], str], dict[str, str], int], ...] = (
 )
 """A column, and which value it shows on each kind of line."""
 _SPEED_NOTE = (
-    "Predicted, and measured without counters: useful FLOPs and compulsory bytes; measured, counted: executed FLOPs "
-    "and DRAM bytes. GFLOP/s and GB/s are by the wall time; percent of roof is of the time in which the GPU is busy."
+    "Predicted: useful FLOPs and compulsory bytes; counted: measured with counters, executed FLOPs and DRAM bytes; "
+    "measured: without counters, useful FLOPs. GFLOP/s and GB/s are by the wall time; percent of roof is of the time "
+    "in which the GPU is busy."
 )
 
 

@@ -10,9 +10,11 @@ from rooflight import formatting
 from rooflight.formatting import per_second, quotient, seconds, whole_bytes
 from rooflight.metrics import ratio
 from rooflight.prediction.result import Interval
+from rooflight.reporting.columns import column
 from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.sections.predict_tables import between
 from rooflight.reporting.sections.study_layers import layer_table
+from rooflight.reporting.sections.study_trends import words
 from rooflight.reporting.table import Cells, Column, Table, table_of
 from rooflight.study.cell import SIDES, Side, StudyRow
 from rooflight.study.trends import varying
@@ -81,7 +83,7 @@ def summary_document(rows: Sequence[StudyRow], plan: StudyPlan, *, most: int | N
         title=headline(rows, plan),
         lines=(*((plan.about,) if plan.about else ()), *unreliable(rows)),
         sections=table_sections(
-            [cell_table(rows, shown), layer_table(shown, plan.layers, axis_columns(rows))] if rows else []
+            [cell_table(rows, shown), layer_table(shown, plan.layers, place_columns(rows))] if rows else []
         ),
         notes=(
             *_at_most([f"... and {len(rows) - len(shown):,} more cells"] if len(shown) < len(rows) else [], most),
@@ -141,6 +143,17 @@ def axis_columns(rows: Sequence[StudyRow]) -> list[tuple[Column, Callable[[Study
         (Column(_HEADINGS.get(axis, axis), _text, right=axis in _NUMBERS, raw=axis), _coordinate(axis))
         for axis in shown_axes(rows)
     ]
+
+
+def place_columns(rows: Sequence[StudyRow]) -> list[tuple[Column, Callable[[StudyRow], Any]]]:
+    """The same in two columns, for tables that have many others: what the cell is in words, and its batch."""
+    axes = [axis for axis in shown_axes(rows) if axis != "batch"]
+
+    def place(row: StudyRow) -> str:
+        coordinates = row.cell.coordinates
+        return words({axis: coordinates[axis] for axis in axes if axis in coordinates})
+
+    return [(Column("of", right=False), place), (column("batch"), lambda row: row.cell.batch)]
 
 
 def _coordinate(axis: str, missing: Any = None) -> Callable[[StudyRow], Any]:
