@@ -1,8 +1,9 @@
-"""Draws the pictures of README.md and docs/: reports as a browser shows them, from recordings that come along.
+"""Draws the pictures of README.md and docs/: reports as a browser shows them, from recordings that come along, and the
+charts of the founding documents, each by one command.
 
     python benchmarks/pictures.py [NAME ...]     writes docs/pictures/NAME.png, all of them by default
 
-Needs a chromium; no GPU, no network.
+Reports need a chromium; nothing needs a GPU or a network.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,10 +60,49 @@ SHOTS = {
 }
 
 
+MNIST = "studies/recorded/h200/mnist-conv2"
+VGGS = "vgg11,vgg13,vgg19 --batch 16"
+RESNETS = "resnet18,resnet50 --batch 2 --step train"
+CHARTS = {
+    "conv2-flops": f"report {MNIST} --chart batch --of flops --layer conv2",
+    "conv2-memory": f"report {MNIST} --chart batch --of footprint --layer conv2",
+    "roofline-resnets-v100": f"report {RESNETS} --on v100-sxm2-16 --chart roofline",
+    "roofline-resnets-a100": f"report {RESNETS} --on a100-sxm-40 --chart roofline",
+    "roofline-vggs-v100": f"report {VGGS} --on v100-sxm2-16 --chart roofline",
+    "roofline-vggs-a100": f"report {VGGS} --on a100-sxm-40 --chart roofline",
+}
+"""The six charts that the documents drew by hand: what stands behind `rooflight` on a command line, but for -o."""
+CHART_WIDTH = 1000
+"""Of their files, in pixels."""
+
+
 def main() -> None:
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    names = sys.argv[1:] or list(SHOTS)
+    names = sys.argv[1:] or [*CHARTS, *SHOTS]
     FOLDER.mkdir(exist_ok=True)
+    for name in names:
+        if name in CHARTS:
+            draw(CHARTS[name], FOLDER / f"{name}.png")
+    shoot([name for name in names if name not in CHARTS])
+
+
+def draw(command: str, path: Path) -> None:
+    """By the very command that the gallery shows."""
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = Path(folder) / "drawn.png"
+        line = [sys.executable, "-m", "rooflight", *command.split(), "-o", str(drawn)]
+        subprocess.run(line, check=True, cwd=ROOT)
+        picture = Image.open(drawn)
+        height = round(picture.height * CHART_WIDTH / picture.width)
+        content = io.BytesIO()
+        picture.convert("RGB").resize((CHART_WIDTH, height), Image.Resampling.LANCZOS).save(content, "PNG")
+    save(content.getvalue(), path)
+
+
+def shoot(names: Sequence[str]) -> None:
+    """Pages, as a browser shows them."""
+    if not names:
+        return
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     made: dict[str, Path] = {}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -43,7 +45,7 @@ def steps(ledgers: list[Ledger]) -> list[ReportedStep]:
     return [step for ledger in ledgers for step in steps_of_ledger(ledger, "", [V100, A100])[0]]
 
 
-def values_of(drawn: dict[str, object]) -> list[dict[str, object]]:
+def values_of(drawn: dict[str, Any]) -> list[dict[str, Any]]:
     datasets = drawn["datasets"]
     assert isinstance(datasets, dict)
     return [row for rows in datasets.values() for row in rows]

@@ -122,15 +122,15 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
 def _ledger(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> None:
     from rooflight.commands.report_sources import ledgers_of
 
-    ledgers, names = ledgers_of(paths, options)
+    ledgers, names, together = ledgers_of(paths, options)
     if options["explain"]:
         from rooflight.commands.output import explain
 
         explain(ledgers[0], options["explain"])
-    elif (form == "text" and len(ledgers) < 3) or (form == "csv" and not _is_report(options) and len(ledgers) == 1):
+    elif (form == "text" and not together) or (form == "csv" and not _is_report(options) and len(ledgers) == 1):
         _show(ledgers, options, form)
     else:
-        _report(ledgers, names, options, form)
+        _report(ledgers, names, options, form, together=together)
 
 
 def _is_report(options: Mapping[str, Any]) -> bool:
@@ -222,8 +222,8 @@ def _show(ledgers: list[Ledger], options: Mapping[str, Any], form: str) -> None:
         show_roofline(ledgers[0], options["on"] or _USUAL)
 
 
-def _report(ledgers: list[Ledger], names: list[str], options: Mapping[str, Any], form: str) -> None:
-    """All of it, or a part."""
+def _report(ledgers: list[Ledger], names: list[str], options: Mapping[str, Any], form: str, *, together: bool) -> None:
+    """All of it, or a part. `together`: on one roofline, and not against each other."""
     from itertools import count
 
     from rooflight.reporting.report.api import named_report
@@ -236,7 +236,7 @@ def _report(ledgers: list[Ledger], names: list[str], options: Mapping[str, Any],
             bar.show(doing, next(done), STEPS)
 
         asked = {name: options[name] for name in ("on", "claims", "strict", "chart", "of")}
-        report = named_report(ledgers, names, say=tell, **asked)
+        report = named_report(ledgers, names, say=tell, together=together, **asked)
         bar.show("writing", STEPS, STEPS)
         _write(report, options, form)
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from rooflight.ledger import Ledger
 
 
-def ledgers_of(paths: Sequence[Path], options: Mapping[str, Any]) -> tuple[list[Ledger], list[str]]:
-    """Every ledger, ranks of one run as one; and how a command line names each."""
+def ledgers_of(paths: Sequence[Path], options: Mapping[str, Any]) -> tuple[list[Ledger], list[str], bool]:
+    """Every ledger, ranks of one run as one; how a command line names each; and whether they stand on one roofline, as
+    more than two do, and two models by name."""
     from rooflight.files import load
     from rooflight.reporting.report.api import arranged
 
@@ -37,7 +38,8 @@ def ledgers_of(paths: Sequence[Path], options: Mapping[str, Any]) -> tuple[list[
         else:
             ledgers.append(load(path))
             names.append(shlex.quote(str(path)))
-    return (ledgers, names) if models else arranged(ledgers, names)
+    ledgers, names = (ledgers, names) if models else arranged(ledgers, names)
+    return ledgers, names, len(ledgers) > (1 if models else 2)
 
 
 def _models(path: Path) -> list[str]:

@@ -146,7 +146,7 @@ def _drawn(
     shades = dict(zip(devices, colours(len(devices)), strict=True))
     legend = legend_on_top(devices) if len(devices) > 1 else None
     colour = vl.by_word("device:N", shades, legend=legend)
-    dash = {side or "": _DASHES.get(side, [1, 0]) if len(sides) > 1 else [1, 0] for side in sides}
+    dash: dict[str, list[int]] = {side or "": _DASHES.get(side, [1, 0]) if len(sides) > 1 else [1, 0] for side in sides}
     grey = dict(symbolType="square", symbolFillColor="transparent", symbolStrokeColor=COLOURS[-1])
     sides_legend = legend_on_top(list(dash), **grey) if len(sides) > 1 else None
     blocks = vl.mark("bar", rows, strokeWidth=1, cornerRadiusEnd=1.5).encode(

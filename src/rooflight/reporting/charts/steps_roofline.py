@@ -41,6 +41,8 @@ from rooflight.reporting.charts.roofline_layers import (
 )
 from rooflight.reporting.charts.roofline_marks import NoRoofline
 from rooflight.reporting.charts.step_points import PointKind, ReportedStep, StepPoint, points_of, points_table
+from rooflight.reporting.sections.ledger_documents import KINDS
+from rooflight.reporting.sections.study_trends import words
 
 Row = dict[str, Any]
 _HEIGHT, _HEIGHT_OF_MANY = 440, 340
@@ -93,9 +95,19 @@ def steps_roofline(steps: Sequence[ReportedStep]) -> Chart:
     names = ", ".join(models) if len(models) <= 4 else f"{len(models)} models"
     where = panels[0].device.title if len(panels) == 1 else f"{len(panels)} devices"
     table = points_table(points)
-    return Chart(
-        "roofline", f"Roofline of {names} on {where}", _caption(panels), spec.add_params(switch).to_dict(), table
-    )
+    title = " · ".join([f"Roofline of {names} on {where}", *_shared(points)])
+    return Chart("roofline", title, _caption(panels), spec.add_params(switch).to_dict(), table)
+
+
+def _shared(points: Sequence[StepPoint]) -> list[str]:
+    """What all of them are, in words: `inference`, `batch 16`, `fp32`."""
+    places = [point.step.coordinates for point in points]
+    said = []
+    for axis in ("step", "batch", "dtype"):
+        found = {place.get(axis) for place in places}
+        if len(found) == 1 and (value := found.pop()) is not None:
+            said.append(KINDS.get(str(value), str(value)) if axis == "step" else words({axis: value}))
+    return said
 
 
 def _panels(points: Sequence[StepPoint]) -> list[RooflinePanel]:
@@ -187,7 +199,7 @@ def _row(point: StepPoint) -> Row:
 def _marks(rows: Sequence[Row], frame: Frame, models: Sequence[str], points: Sequence[StepPoint]) -> vl.Drawing:
     kinds = {point.kind for point in points}
     colour = dict(zip(models, colours(len(models)), strict=True))
-    shapes = {kind: shape for kind, shape in _SHAPES.items() if kind in kinds}
+    shapes: dict[str, str] = {kind: shape for kind, shape in _SHAPES.items() if kind in kinds}
     grey = dict(symbolFillColor=COLOURS[-1], symbolStrokeColor=COLOURS[-1])
     by_model = vl.by_word("model:N", colour, title="model", legend=legend_below(models, symbolType="circle"))
     by_kind = vl.by_word("kind:N", shapes, title="it was", legend=legend_below(list(shapes), **grey))

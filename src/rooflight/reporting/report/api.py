@@ -161,9 +161,11 @@ def named_report(
     say: Callable[[str], None] | None = None,
     chart: str | None = None,
     of: str | None = None,
+    together: bool = False,
 ) -> Document:
     """Of one ledger, of two side by side, or of several on one roofline; `names` are where they are from. `say` is told
-    what is looked for. `chart`: the only one that is asked for. `of`: what bars are of."""
+    what is looked for. `chart`: the only one that is asked for. `of`: what bars are of. `together`: on one roofline,
+    where there are but two."""
     devices = devices_of(USUAL if on is None else on, None)
     if not all(device.is_cuda for device in devices):
         raise BadInput(
@@ -172,7 +174,7 @@ def named_report(
     ledger = ledgers[0]
     if claims is not None and (len(ledgers) > 1 or ledger.header.step is None):
         raise BadInput("a table of claims is checked against one step: give one ledger of one")
-    if len(ledgers) > 2 or chart == BARS:
+    if together or len(ledgers) > 2 or chart == BARS:
         return several_report(ledgers, names, devices=devices, of=of, say=say)
     if len(ledgers) == 2:
         return pair_report(*ledgers, sources=(names[0], names[1]), devices=devices)
