@@ -120,6 +120,17 @@ def test_the_digits_of_a_row_count_in_what_follows_from_it() -> None:
     assert off.verdict == "wrong" and codes(off) == {"does-not-follow"}
 
 
+def test_a_time_that_its_speeds_speak_against() -> None:
+    """A slip of ten in the time of document 002's first trial: the rates are not blamed for it."""
+    slip = TRIAL.format(time="time").replace("0.202907231", "0.0202907231")
+    found = judged(book("resnet18", 2, "train"), slip)
+    assert [row.verdict for row in found.rows] == ["wrong", "unknown", "unknown"] + ["right"] * 4
+    assert right_of(found.rows[0]) == pytest.approx(0.202907231)
+    # Speeds while the GPU is busy do not speak against a longer time by the wall.
+    slower = judged(book("resnet18", 2, "train"), TRIAL.format(time="wall time").replace("0.202907231", "0.302907231"))
+    assert slower.rows[0].verdict == "unknown"
+
+
 # Measured or estimated.
 
 

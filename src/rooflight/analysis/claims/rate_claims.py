@@ -57,6 +57,8 @@ def judged_rate(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
         return impossible
     if claim.named.is_by_peak and (by := _first_right(models)) is not None:
         return wrong(claim, by, reason=f"off by {_times(claim, by)}")
+    if claim.name in TIMES and (outvoted := _outvoted(judge, claim)) is not None:
+        return outvoted
     return _not_following(claim, ways) or _unknown(judge, claim, why, ways)
 
 
@@ -155,7 +157,7 @@ def _decided(claim: Claim, ways: Sequence[Way], why: CannotTell) -> JudgedClaim 
     flawed = [
         way
         for way in ways
-        if way.flaws and (_is_telling(claim) or "follows-from-its-rows" in way.finding.codes)
+        if way.flaws and (_is_telling(claim) or not way.is_wrong or "follows-from-its-rows" in way.finding.codes)
         if matching.states(claim.stated, way.answer)
     ]
     if (other := next((way for way in flawed if not way.is_wrong), None)) is not None:
@@ -223,17 +225,46 @@ def _unknown(judge: ClaimsJudge, claim: Claim, why: CannotTell, ways: Sequence[W
 
 
 def _agreeing(judge: ClaimsJudge, claim: Claim) -> str | None:
-    """Rows whose quotient is this time: work by a speed, bytes by a bandwidth, a batch by a throughput."""
-    if claim.name not in TIMES or not isinstance(claim.stated, Amount):
+    """Rows whose quotient is this time."""
+    if claim.name not in TIMES:
         return None
+    return next((time.how for time in _implied(judge, claim) if matching.states(claim.stated, time)), None)
+
+
+def _implied(judge: ClaimsJudge, claim: Claim) -> Iterator[Answer]:
+    """The time that other rows of the same run imply: work by a speed, bytes by a bandwidth."""
     table = judge.table
     for above, below in ((("executed_flops", "cuda_flops", "flops"), "performance"), (("dram_bytes",), "traffic")):
         over, under = table.find(above, claim), table.find((below,), claim)
-        if over is None or under is None or under.ends[0] <= 0:
-            continue
-        if claim.stated.touches(over.ends[0] / under.ends[1], over.ends[1] / under.ends[0]):
-            return f"{over} / {under}"
+        if over is not None and under is not None and under.ends[0] > 0:
+            low, high = over.ends[0] / under.ends[1], over.ends[1] / under.ends[0]
+            rows = (over.claim.row, under.claim.row)
+            yield Answer(over.value / under.value, f"{over} / {under}", "the table", low, high, rows=rows)
+    batch, rate = table.batch_of(claim), table.find(("throughput",), claim)
+    if batch and rate is not None and rate.ends[0] > 0:
+        low, high = (Fraction(int(batch)) / end for end in rate.ends[::-1])
+        rows = (rate.claim.row,)
+        yield Answer(int(batch) / rate.value, f"batch {batch} / {rate}", "the table", low, high, rows=rows)
+
+
+def _outvoted(judge: ClaimsJudge, claim: Claim) -> JudgedClaim | None:
+    """The only time of a run, that several of its speeds, which agree with each other, speak against. Speeds while the
+    GPU is busy are no word against a time by the wall."""
+    if claim.amount is None or judge.table.find_all(TIMES, claim, any_step=True):
+        return None
+    times = [time for time in _implied(judge, claim) if not matching.states(claim.stated, time)]
+    for place, time in enumerate(times):
+        alike = [other for other in times[place + 1 :] if _overlap(time, other)]
+        may_be_busy = claim.name in ("wall_time", "time") and time.number < claim.amount.value
+        if alike and not (may_be_busy and not any("batch" in other.how for other in (time, *alike))):
+            text = f"{time.how} and {alike[0].how} give {seconds(float(time.number))}, not this"
+            return wrong(claim, time, Finding("does-not-follow", text, time.value))
     return None
+
+
+def _overlap(time: Answer, other: Answer) -> bool:
+    assert None not in (time.low, time.high, other.low, other.high)
+    return Fraction(time.low or 0) <= Fraction(other.high or 0) and Fraction(other.low or 0) <= Fraction(time.high or 0)
 
 
 def _times(claim: Claim, by: Answer) -> str:
