@@ -243,8 +243,8 @@ def _implied(judge: ClaimsJudge, claim: Claim) -> Iterator[Answer]:
     batch, rate = table.batch_of(claim), table.find(("throughput",), claim)
     if batch and rate is not None and rate.ends[0] > 0:
         low, high = (Fraction(int(batch)) / end for end in rate.ends[::-1])
-        rows = (rate.claim.row,)
-        yield Answer(int(batch) / rate.value, f"batch {batch} / {rate}", "the table", low, high, rows=rows)
+        how = f"batch {batch} / {rate}"
+        yield Answer(int(batch) / rate.value, how, "the table", low, high, rows=(rate.claim.row,))
 
 
 def _outvoted(judge: ClaimsJudge, claim: Claim) -> JudgedClaim | None:
