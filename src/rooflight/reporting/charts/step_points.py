@@ -171,7 +171,7 @@ def points_table(points: Sequence[StepPoint]) -> Table:
         (column("intensity"), lambda point: point.intensity),
         (column("gpu_busy_s", heading="GPU-busy", write=seconds), lambda point: point.time_s),
         (column("flops_per_s", heading="GFLOP/s", write=giga), lambda point: point.flops_per_s),
-        (Column("GB/s", giga, raw="bytes_per_s", about="its bytes over its GPU-busy time"), _bytes_per_s),
+        (column("bytes_per_s", heading="GB/s", write=giga, about="its bytes over its GPU-busy time"), _bytes_per_s),
         (column("percent_of_roof"), lambda point: point.percent_of_roof),
         (column("bound"), lambda point: point.bound),
         (Column("from", right=False, raw="source", optional=1), lambda point: point.step.source or None),
