@@ -29,6 +29,10 @@ from rooflight.study.work import run_cell, run_side
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+TOO_SMALL = "1x2x2"
+"""An image that is smaller than the network's windows."""
+
+
 def plan(grid, **rest):
     return plan_of({"grid": grid, **rest}, "the study")
 
@@ -236,7 +240,7 @@ def test_a_device_of_a_users_file_is_predicted_on(tmp_path):
 
 
 def test_columns_stay_in_their_order():
-    of_layer = ("flops", "macs", "other_flops", "bytes", "intensity", "params", "share")
+    of_layer = "flops macs other_flops bytes intensity params param_bytes output footprint share".split()
     estimated = values.estimated(rooflight.estimate("mnist-cnn"), ["conv2"])
     assert [name for name in estimated if name.startswith("conv2/")] == [f"conv2/{name}.estimated" for name in of_layer]
     predicted, _ = values.predicted(rooflight.predict("mnist-cnn", on="h200")[0])
@@ -255,13 +259,18 @@ def test_names_of_values_are_those_of_the_contract(measured):
     assert sum(row.values[name] for name in types) == pytest.approx(1)
 
 
-def test_what_cannot_exist_fails_alone(tmp_path):
+def test_what_cannot_exist_is_not_tried_and_has_not_failed(tmp_path):
     store = ran(tmp_path / "s", {"model": "mnist-cnn", "dtype": ["fp32", "bf16"], "on": "k80"})
     single, half = store.rows
-    assert (single.state, half.state) == ("done", "failed")
-    assert half.failures.keys() == {"predicted"}
-    assert "has no bf16" in half.failures["predicted"]
-    assert half.values["flops.estimated"] == single.values["flops.estimated"]
+    assert (single.state, half.state) == ("done", "impossible")
+    assert half.failures == {} and half.values == {}
+
+
+def test_what_fails_fails_alone(tmp_path):
+    store = ran(tmp_path / "s", {"model": "mnist-cnn", "input": ["1x28x28", TOO_SMALL], "on": "k80"})
+    whole, small = store.rows
+    assert (whole.state, small.state) == ("done", "failed")
+    assert small.failures and not whole.failures
 
 
 def test_devices_share_their_estimate(tmp_path):
@@ -313,7 +322,7 @@ def test_what_another_has_is_left_to_it(tmp_path):
 
 
 def test_failures_are_forgiven_once(tmp_path):
-    store = ran(tmp_path / "s", {"model": "mnist-cnn", "dtype": "bf16", "on": "k80"})
+    store = ran(tmp_path / "s", {"model": "mnist-cnn", "input": TOO_SMALL})
     assert store.rows[0].state == "failed"
     assert store.forgive() == 1
     other = open_study(store.folder)
@@ -322,7 +331,7 @@ def test_failures_are_forgiven_once(tmp_path):
     run_cell(store.folder, store.cells[0].id)
     store.refresh()
     assert store.rows[0].state == "failed"
-    assert store.failures((store.cells[0].id, "predicted")) == 2
+    assert store.failures(store.cells[0].key("estimated")) == 2
 
 
 def test_a_torn_line_is_no_line(tmp_path):
@@ -474,9 +483,9 @@ def test_what_would_be_run(tmp_path, monkeypatch):
     from rooflight.commands.main import cli
 
     monkeypatch.chdir(tmp_path)
-    line = ["study", "mnist-cnn", "--batch", "1,2,4", "--on", "v100,cpu", "--dtype", "bf16", "--dry-run"]
+    line = ["study", "mnist-cnn", "--batch", "1,2,4", "--on", "a100,cpu", "--dtype", "bf16", "--dry-run"]
     shown = CliRunner().invoke(cli, line).output
-    for said in ("6 cells into FOLDER", "3 steps to be estimated, with 1 traces", "3 on v100", "3 measurements here",
+    for said in ("6 cells into FOLDER", "3 steps to be estimated, with 1 traces", "3 on a100", "3 measurements here",
                  "rooflight estimate mnist-cnn --dtype bf16", "python -m rooflight.study.worker"):  # fmt: skip
         assert said in shown
     assert list(tmp_path.iterdir()) == []
@@ -492,7 +501,7 @@ def test_on_a_cluster_the_nodes_decide_what_is_measured(tmp_path, capsys):
     from rooflight.study.slurm.launcher import SlurmLauncher
     from rooflight.study.slurm.options import SlurmOptions
 
-    grid = {"model": "mnist-cnn", "dtype": ["fp32", "bf16"], "on": "k80"}
+    grid = {"model": "mnist-cnn", "input": ["1x28x28", TOO_SMALL], "on": "k80"}
     store = begin(tmp_path / "s", plan(grid))
     assert "nothing to be measured: none of the devices is here" in outline(store)
     said = outline(store, elsewhere=True)
@@ -500,7 +509,7 @@ def test_on_a_cluster_the_nodes_decide_what_is_measured(tmp_path, capsys):
     assert not any("is here" in line for line in said)
     assert not any("measurements" in line for line in outline(begin(tmp_path / "t", plan(grid, measure=False)),
                                                               elsewhere=True))  # fmt: skip
-    store = ran(tmp_path / "s", grid)  # a K80 has no bf16
+    store = ran(tmp_path / "s", grid)
     _show(store, SlurmLauncher(SlurmOptions(partition="old", time="90")))
     again = f"try again what failed with: rooflight study {store.folder} --launcher slurm --partition old --time 90"
     assert f"{again} --retry" in capsys.readouterr().err

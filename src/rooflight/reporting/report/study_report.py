@@ -17,6 +17,7 @@ from rooflight.reporting.sections.study_document import study_document
 from rooflight.spec import shell
 from rooflight.study.cell import StudyRow
 from rooflight.study.hypotheses import claims
+from rooflight.study.hypotheses.verdict import Verdict
 from rooflight.study.plan import StudyPlan
 from rooflight.study.trends import scaling
 
@@ -63,6 +64,6 @@ def _facts(rows: Sequence[StudyRow], plan: StudyPlan) -> Iterator[Fact]:
     judged = claims(plan.claim, rows)
     verdicts = Counter(claim.verdict for claim in judged)
     if judged:
-        others = ("undecided", "not measured")
+        others: tuple[Verdict, ...] = ("undecided", "not measured")
         rest = "".join(f" · {verdicts[verdict]} {verdict}" for verdict in others if verdicts[verdict])
         yield Fact("claims held", f"{verdicts['held']} of {len(judged)}", f"{verdicts['refuted']} refuted{rest}")

@@ -10,7 +10,7 @@ from rooflight.formatting import per_second, quotient, seconds, whole_bytes, who
 from rooflight.reporting.table import Cells, Column, Label, Table, cut, table_of
 from rooflight.study.cell import QUANTITIES, SIDES
 from rooflight.study.hypotheses.grid import written
-from rooflight.study.hypotheses.verdict import ComparedValues, JudgedHypothesis, JudgedPoint, Outcome
+from rooflight.study.hypotheses.verdict import ComparedValues, JudgedHypothesis, JudgedPoint, Outcome, Verdict
 
 _REASON_WIDTH = 40
 """Letters of a reason in the line of a claim; a table of its own has it whole."""
@@ -23,7 +23,7 @@ COUNTER_EXAMPLES = 8
 def counted(judged: Sequence[JudgedHypothesis]) -> str:
     """`7 claims: 3 held, 2 refuted, 1 undecided, 1 not measured`."""
     verdicts = Counter(claim.verdict for claim in judged)
-    order = ("held", "refuted", "undecided", "not measured")
+    order: tuple[Verdict, ...] = ("held", "refuted", "undecided", "not measured")
     counts = [f"{verdicts[verdict]} {verdict}" for verdict in order if verdicts[verdict]]
     return f"{len(judged)} claim{'s' if len(judged) != 1 else ''}: {', '.join(counts)}"
 
