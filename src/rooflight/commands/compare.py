@@ -102,7 +102,7 @@ def _check_claims(paths: tuple[Path, ...], options: Mapping[str, Any], to: str) 
     rows = read_claims(claims)
     batch = None if options["batch"] is None else str(options["batch"])
     given = {field.name: None for field in fields_for("estimate")} | {"batch": batch, "step": options["step"]}
-    ledgers, _ = ledgers_of(paths, given)
+    ledgers, *_ = ledgers_of(paths, given)
     checked = check(ledgers, rows, file=str(claims), strict=options["strict"])
     show(claims_document(checked), to, output=output, force=options["force"])
     if output is not None:
