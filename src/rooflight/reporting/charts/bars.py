@@ -61,7 +61,7 @@ def bars_chart(steps: Sequence[ReportedStep], of: str) -> Chart:
     chart = _drawn(bars, asked, title, write, sides=sides)
     return Chart(
         "bars",
-        f"{title[:1].upper()}{title[1:]}{where}",
+        f"{title[:1].upper()}{title[1:]}{where}" if asked.quantity is not None else f"{title}{where}",
         _caption(asked, sides, devices),
         chart.to_dict(),
         _table(bars, asked, title, write),
@@ -136,10 +136,7 @@ def _drawn(
     ]
     reach = max(abs(bar.amount) for bar in bars) or 1.0
     low = min(0.0, *(bar.amount for bar in bars)) if len(bars) > 1 else min(0.0, bars[0].amount)
-    unit = "" if asked.is_quotient or asked.dimension.name == "" else asked.dimension.name
-    x = vl.field(
-        "amount:Q", axis=si_axis(title, unit, tickCount=5), scale=dict(domain=[low * 1.2, 1.22 * reach], nice=False)
-    )
+    x = vl.field("amount:Q", axis=_axis(asked, title), scale=dict(domain=[low * 1.2, 1.22 * reach], nice=False))
     wide = min(_WIDEST_NAMES, round(_LETTER * max(map(len, names)) + 8))
     y = grouped_rows("name", len(places), gap=_GAP, limit=on_phone(90, wide), sort=None, labelFontSize=11)
     offset = vl.field("place:N", sort=places, scale=dict(domain=places))
@@ -163,6 +160,15 @@ def _drawn(
     texts = texts.encode(x=x, y=y, yOffset=offset, text=vl.field("text:N"))
     height = max(60, len(names) * (max(BAR + 4, BAR * len(places)) + _GAP))
     return vl.layer(blocks, texts).properties(width=WIDTH - wide - 30, height=height)
+
+
+def _axis(asked: Amount, title: str) -> vl.Spec:
+    """SI prefixes for what is counted; ratios and parts of a whole as plain numbers."""
+    term = asked.quantity
+    base = "" if term is None else QUANTITIES[term.name.partition(".")[0]].unit
+    if asked.is_quotient or base in ("part", "percent", "times", "flop/byte"):
+        return dict(title=title, format=".0%" if base == "part" else "~g", tickCount=5, grid=True, labelOverlap=True)
+    return si_axis(title, asked.dimension.name, tickCount=5)
 
 
 def _caption(asked: Amount, sides: Sequence[Side | None], devices: Sequence[str]) -> str:
