@@ -120,9 +120,10 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
 
 
 def _ledger(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> None:
-    from rooflight.commands.report_sources import ledgers_of
+    from rooflight.commands.report_sources import ledgers_of, stand_together
 
-    ledgers, names, together = ledgers_of(paths, options)
+    ledgers, names = ledgers_of(paths, options)
+    together = stand_together(paths, ledgers)
     if options["explain"]:
         from rooflight.commands.output import explain
 

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from rooflight.ledger import Ledger
 
 
-def ledgers_of(paths: Sequence[Path], options: Mapping[str, Any]) -> tuple[list[Ledger], list[str], bool]:
-    """Every ledger, ranks of one run as one; how a command line names each; and whether they stand on one roofline, as
-    more than two do, and two models by name."""
+def ledgers_of(paths: Sequence[Path], options: Mapping[str, Any]) -> tuple[list[Ledger], list[str]]:
+    """Every ledger, ranks of one run as one; and how a command line names each."""
     from rooflight.files import load
     from rooflight.reporting.report.api import arranged
 
@@ -38,8 +37,12 @@ def ledgers_of(paths: Sequence[Path], options: Mapping[str, Any]) -> tuple[list[
         else:
             ledgers.append(load(path))
             names.append(shlex.quote(str(path)))
-    ledgers, names = (ledgers, names) if models else arranged(ledgers, names)
-    return ledgers, names, len(ledgers) > (1 if models else 2)
+    return (ledgers, names) if models else arranged(ledgers, names)
+
+
+def stand_together(paths: Sequence[Path], ledgers: Sequence[Ledger]) -> bool:
+    """On one roofline: more than two, and two models by name; two files are compared."""
+    return len(ledgers) > (1 if any(_models(path) for path in paths) else 2)
 
 
 def _models(path: Path) -> list[str]:
