@@ -347,8 +347,8 @@ def test_a_page_reads_well():
     charts = [chart.title for chart in report.charts]
     whats = ("Time of a step", "Samples per second", "Memory at the peak", "FLOPs of a step")
     of_models = [f"{what}: {model}" for model in ("resnet18", "resnet50") for what in whats]
-    of_all = ["Weak scaling: the same batch on each GPU", "Roofline of resnet18, resnet50 on 3 devices"]
-    assert charts == of_models + of_all
+    assert charts[:-1] == [*of_models, "Weak scaling: the same batch on each GPU"]
+    assert charts[-1].startswith("Roofline of resnet18, resnet50 on 3 devices")
     judged = list(by_h200("resnet-memory-roofline").values())
     unasked = [line for line in gap_table(judged).rows if str(line[3]).endswith("(not planned)")]
     assert [line[3] for line in unasked] == [
