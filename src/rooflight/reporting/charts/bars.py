@@ -16,7 +16,7 @@ from rooflight.reporting.charts.step_points import ReportedStep, names_of
 from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table, says_nothing, table_of
 from rooflight.study.cell import QUANTITIES, Side
-from rooflight.study.hypotheses.amount import Amount, amount
+from rooflight.study.hypotheses.amount import RowAmount, amount
 from rooflight.units import BYTE, FLOP, SECOND
 
 _GAP = 12
@@ -68,7 +68,7 @@ def bars_chart(steps: Sequence[ReportedStep], of: str) -> Chart:
     )
 
 
-def _bars(steps: Sequence[ReportedStep], asked: Amount) -> list[Bar]:
+def _bars(steps: Sequence[ReportedStep], asked: RowAmount) -> list[Bar]:
     names = names_of(steps)
     bars = [
         Bar(name, step.place, side, float(number))
@@ -85,11 +85,11 @@ def _bars(steps: Sequence[ReportedStep], asked: Amount) -> list[Bar]:
     return list(dict.fromkeys(bars))
 
 
-def _is_of_device(asked: Amount) -> bool:
+def _is_of_device(asked: RowAmount) -> bool:
     return any(term.side != "estimated" and term.sides != ("estimated",) for term in asked.terms)
 
 
-def _written(asked: Amount) -> tuple[str, Callable[[Any], str]]:
+def _written(asked: RowAmount) -> tuple[str, Callable[[Any], str]]:
     """What it is called, and how its numbers are written."""
     term = asked.quantity
     if term is not None:
@@ -116,7 +116,7 @@ _TITLES = {
 
 
 def _drawn(
-    bars: Sequence[Bar], asked: Amount, title: str, write: Callable[[Any], str], *, sides: Sequence[Side | None]
+    bars: Sequence[Bar], asked: RowAmount, title: str, write: Callable[[Any], str], *, sides: Sequence[Side | None]
 ) -> vl.Drawing:
     devices = list(dict.fromkeys(bar.device for bar in bars))
     names = list(dict.fromkeys(bar.name for bar in bars))
@@ -162,7 +162,7 @@ def _drawn(
     return vl.layer(blocks, texts).properties(width=WIDTH - wide - 30, height=height)
 
 
-def _axis(asked: Amount, title: str) -> vl.Spec:
+def _axis(asked: RowAmount, title: str) -> vl.Spec:
     """SI prefixes for what is counted; ratios and parts of a whole as plain numbers."""
     term = asked.quantity
     base = "" if term is None else QUANTITIES[term.name.partition(".")[0]].unit
@@ -171,7 +171,7 @@ def _axis(asked: Amount, title: str) -> vl.Spec:
     return si_axis(title, asked.dimension.name, tickCount=5)
 
 
-def _caption(asked: Amount, sides: Sequence[Side | None], devices: Sequence[str]) -> str:
+def _caption(asked: RowAmount, sides: Sequence[Side | None], devices: Sequence[str]) -> str:
     parts = []
     if len(devices) > 1:
         parts.append("Each colour is a device.")
@@ -194,7 +194,7 @@ def _metrics_of(name: str) -> tuple[str, ...]:
     return tuple(QUANTITIES[name.partition(".")[0]].sides.values())
 
 
-def _table(bars: Sequence[Bar], asked: Amount, title: str, write: Callable[[Any], str]) -> Table:
+def _table(bars: Sequence[Bar], asked: RowAmount, title: str, write: Callable[[Any], str]) -> Table:
     return table_of(
         (
             (Column("step", right=False), lambda bar: bar.name),

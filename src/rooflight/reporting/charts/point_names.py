@@ -46,7 +46,7 @@ class RooflinePanel:
 
 
 @dataclass(frozen=True)
-class _Cluster:
+class _PointCluster:
     """Points of one model that lie on one another: they have one name."""
 
     x: float
@@ -58,9 +58,9 @@ class _Cluster:
         return names[0] + (f" +{len(names) - 1}" if names[1:] else "")
 
 
-def _clusters(points: Sequence[StepPoint], at: ToPixels) -> list[_Cluster]:
+def _clusters(points: Sequence[StepPoint], at: ToPixels) -> list[_PointCluster]:
     """From left to right."""
-    clusters: list[_Cluster] = []
+    clusters: list[_PointCluster] = []
     for point in points:
         x, y = at(point.intensity, point.flops_per_s)
         near = (
@@ -69,7 +69,7 @@ def _clusters(points: Sequence[StepPoint], at: ToPixels) -> list[_Cluster]:
             if other.points[0].model == point.model and math.hypot(other.x - x, other.y - y) < 2 * _RADIUS
         )
         if (place := next(near, None)) is None:
-            clusters.append(_Cluster(x, y, (point,)))
+            clusters.append(_PointCluster(x, y, (point,)))
         else:
             clusters[place] = replace(clusters[place], points=(*clusters[place].points, point))
     return sorted(clusters, key=lambda cluster: (cluster.x, cluster.y))

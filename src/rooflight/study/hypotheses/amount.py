@@ -24,7 +24,7 @@ _DO: dict[str, Callable[[Number, Number], Number]] = {
 
 
 @dataclass(frozen=True)
-class Amount:
+class RowAmount:
     """What is asked of rows: its text, what it says, and what it is measured in."""
 
     text: str
@@ -78,7 +78,7 @@ class Amount:
         return _DO[sign](left, right)
 
 
-def amount(text: str) -> Amount:
+def amount(text: str) -> RowAmount:
     """Read it; what is wrong with it is said with all quantities that there are."""
     try:
         read, dimension = calculated(text)
@@ -89,7 +89,7 @@ def amount(text: str) -> Amount:
                 raise BadInput(f"{term.name} is a word, and bars are of numbers")
     except BadInput as error:
         raise BadInput(f"--of={text}: {error}; {_there_are()}") from None
-    return Amount(text, read, dimension)
+    return RowAmount(text, read, dimension)
 
 
 def _there_are() -> str:
