@@ -629,7 +629,7 @@ def times_of_nothing_that_is_known() -> ClaimTable:
 
 
 @right
-def times_of_an_epoch_beside_steps() -> ClaimTable:
+def times_at_another_batch() -> ClaimTable:
     """A training step on an A100 at another batch than the ledger's, throughput by it."""
     rows = long(
         ("step time", "61.5 ms"),
@@ -641,6 +641,102 @@ def times_of_an_epoch_beside_steps() -> ClaimTable:
         kind="measured",
     )
     return ClaimTable(estimated("resnet50", 2, "train"), rows)
+
+
+@right
+def times_with_decimal_commas() -> ClaimTable:
+    """Semicolons and commas in a wide table of measured times and their throughput."""
+    rows: list[Cells] = [
+        {
+            "device": "V100",
+            "batch": batch,
+            "step time (ms)": f"{time:.2f}".replace(".", ","),
+            "throughput": f"{1e3 * batch / time:.1f}".replace(".", ","),
+        }
+        for batch, time in ((8, 21.5), (16, 38.75), (32, 74.25))
+    ]
+    return ClaimTable(estimated("resnet50", 16), [*rows, {"batch": 16, "parameters": "25557032"}], delimiter=";")
+
+
+@right
+def times_in_fp16_beside_the_fp32_peak() -> ClaimTable:
+    """6.2 ms for ResNet-50 at batch 16: too fast for 15.7 TFLOP/s, and far from the 125 of fp16, which the row says."""
+    rows = [*long(("inference time", "6.2 ms"), ("throughput", "2581 images/s"), device=V100, precision="fp16", batch=16, kind="measured"),
+            *long(("peak", "15.7 TFLOP/s"), device=V100, precision="fp32"), *long(("peak", "125 TFLOP/s"), device=V100, precision="fp16")]  # fmt: skip
+    return ClaimTable(estimated("resnet50", 16), rows)
+
+
+@right
+def times_of_three_models() -> ClaimTable:
+    """Measured on a V100, with throughput, models in a column; and the parameters of each."""
+    params = {"resnet18": 11_689_512, "resnet50": 25_557_032, "vgg16": params_of(vgg(16))}
+    rows: list[Cells] = [
+        {
+            "model": model,
+            "device": V100,
+            "batch": 16,
+            "kind": "measured",
+            "runtime (ms)": time,
+            "images/s": f"{16e3 / float(time):.0f}",
+            "parameters": params[model],
+        }
+        for model, time in (("resnet18", "9.4"), ("resnet50", "24.1"), ("vgg16", "52.7"))
+    ]
+    return ClaimTable(estimated("resnet18", 16), rows)
+
+
+@right
+def rates_of_numbers_with_two_digits() -> ClaimTable:
+    """GFLOP/s, GB/s and FLOP/B were computed before their inputs were rounded to two and three digits."""
+    run = "vgg11 V100 b16"
+    flops, size, time = (stated(run, name) for name in ("measured FLOP", "DRAM bytes", "time"))
+    rows = long(("measured FLOP", f"{flops / 1e9:.0f} GFLOP"), ("DRAM bytes", f"{size / 1e9:.1f} GB"), ("kernel time", f"{time:.2f} s"), ("performance", f"{flops / time / 1e9:.0f} GFLOP/s"),
+                ("achieved bandwidth", f"{size / time / 1e9:.1f} GB/s"), ("arithmetic intensity", f"{flops / size:.2f}"), ("peak", "15.7 TFLOP/s"), device=V100, precision="fp32", batch=16)  # fmt: skip
+    return ClaimTable(estimated("vgg11", 16), rows)
+
+
+@right
+def memory_of_another_device_beside_a_recording() -> ClaimTable:
+    """An H200's recording does not judge the memory, the kernels or the time of a V100."""
+    ledger = recorded("resnet50-infer-fp32")
+    rows = [*long(("peak memory", f"{of_step(ledger, 'peak_allocated_bytes') / 1e6:.0f} MB"), ("wall time", f"{1e3 * of_step(ledger, 'wall_time_s'):.2f} ms"), device="h200"),
+            *long(("peak memory", "412 MB"), ("wall time", "25.3 ms"), ("kernels", 231), ("parameters", 25_557_032), device=V100, batch=16)]  # fmt: skip
+    return ClaimTable(ledger, rows)
+
+
+@right
+def a_recording_and_another_batch() -> ClaimTable:
+    """What was measured does not scale: a time at batch 1 can neither be right nor wrong; FLOPs can."""
+    rows = [
+        *long(("wall time", "3.9 ms"), ("throughput", "256 images/s"), device="h200", batch=1),
+        *long(("FLOPs", 2 * 4_089_184_256), batch=1),
+    ]
+    return ClaimTable(recorded("resnet50-infer-fp32"), rows)
+
+
+@right
+def percent_of_a_peak() -> ClaimTable:
+    """GFLOP/s by the peak of the precision that the row says."""
+    rows = long(
+        ("performance", "4690 GFLOP/s"),
+        ("peak", "15.7 TFLOP/s"),
+        ("performance / peak", "29.9 %"),
+        ("batch", 16),
+        device=V100,
+        precision="fp32",
+        batch=16,
+    )
+    return ClaimTable(estimated("resnet50", 16), rows)
+
+
+@right
+def training_in_tera() -> ClaimTable:
+    """FLOPs of a training step at batch 256 in TFLOP, by phase and in all, from the ledger."""
+    ledger = estimated("resnet18", 256, "train")
+    phases = {name: total(op for op in ledger.ops if op.phase == name).flops or 0 for name in ("forward", "backward")}
+    rows = [*(row for name, flops in phases.items() for row in long(("FLOP", f"{flops / 1e12:.3f} TFLOP"), step=name, batch=256)),
+            *long(("FLOP", f"{sum(phases.values()) / 1e12:.2f} TFLOP"), step="training", batch=256)]  # fmt: skip
+    return ClaimTable(ledger, rows)
 
 
 # Recordings, read directly from their measurements.

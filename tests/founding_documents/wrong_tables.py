@@ -323,6 +323,19 @@ def macs_in_an_intensity() -> PlantedTable:
     return changed(ClaimTable(estimated("mnist-cnn", 64), rows), 2, f"{flops / 2 / size:.2f}")
 
 
+@plants(3, "rate")
+def macs_in_a_throughput_of_one_model_of_three() -> PlantedTable:
+    macs = {"vgg16": macs_of(vgg(16)), "googlenet": 1_498_376_192, "alexnet": 714_188_480}
+    rows: list[Cells] = [
+        {"model": model, "device": "K80", "precision": "single", "batch": 1, "kind": "estimated", "MACs": count, "inference time (ms)": f"{2e3 * count / PEAK['K80 fp32']:.4f}",
+         "throughput": f"{PEAK['K80 fp32'] / 2 / count:.1f}"}
+        for model, count in macs.items()
+    ]  # fmt: skip
+    return PlantedTable(
+        ClaimTable(estimated("vgg16"), rows), 2, {"throughput": f"{PEAK['K80 fp32'] / macs['alexnet']:.1f}"}
+    )
+
+
 # 4 Totals.
 
 
@@ -459,6 +472,28 @@ def batch_in_a_time_by_the_peak() -> PlantedTable:
     return changed(ClaimTable(estimated("vgg19", 16), rows), 2, f"{1e3 * flops / 16 / 15.7e12:.3f} ms")
 
 
+@plants(6, "rate")
+def batch_left_out_of_a_throughput() -> PlantedTable:
+    """Steps a second called images a second."""
+    rows = long(
+        ("step time", "38.75 ms"),
+        ("throughput", "412.9 images/s"),
+        ("parameters", 25_557_032),
+        device=V100,
+        batch=16,
+        kind="measured",
+    )
+    return changed(ClaimTable(estimated("resnet50", 16), rows), 1, "25.8 images/s")
+
+
+@plants(6, "ratio")
+def batches_in_a_speed_up() -> PlantedTable:
+    """Throughput of a step of 32 by that of one of 16, as if they were the same: its own rows give half."""
+    rows = [*long(("throughput", "1345 images/s"), device=A100, batch=16), *long(("throughput", "415 images/s"), device=V100, batch=16),
+            *long((f"throughput on {A100} / throughput on {V100}", "3.24"), batch=16), *long(("parameters", 25_557_032))]  # fmt: skip
+    return changed(ClaimTable(estimated("resnet50", 16), rows), 2, "1.62")
+
+
 # 7 Tensor-core work missing.
 
 
@@ -489,6 +524,19 @@ def tensor_work_missing_in_a_rate() -> PlantedTable:
 def tensor_work_missing_in_an_intensity() -> PlantedTable:
     table = _recorded_run("vgg19-infer-fp32", 16)
     return changed(table, INTENSITY, f"{of_step(table.ledger, 'cuda_flops_fp32') / moved(table.ledger):.2f}")
+
+
+@plants(7, "rate")
+def tensor_work_missing_in_the_rate_of_a_layer() -> PlantedTable:
+    ledger = recorded("mnist-cnn-infer-tf32")
+    time, cuda = of_layer(ledger, "conv2", "kernel_time_s"), of_layer(ledger, "conv2", "cuda_flops_fp32")
+    whole = cuda + of_layer(ledger, "conv2", "tensor_flops_tf32")
+    rows = long(
+        ("conv2", "measured FLOP", f"{whole:.0f}"),
+        ("conv2", "kernel time", f"{1e6 * time:.2f} us"),
+        ("conv2", "performance", f"{whole / time / 1e12:.2f} TFLOP/s"),
+    )
+    return changed(ClaimTable(ledger, rows), 2, f"{cuda / time / 1e9:.1f} GFLOP/s")
 
 
 # 8 Forward for training.
@@ -533,6 +581,24 @@ def forward_flops_in_a_time() -> PlantedTable:
     )
     return changed(
         ClaimTable(estimated("resnet50", 2, "train"), rows), 2, f"{1e3 * 4 * 4_089_184_256 / 15.7e12:.3f} ms"
+    )
+
+
+@plants(8, "rate")
+def forward_flops_in_a_rate() -> PlantedTable:
+    """GFLOP/s of a training step by the FLOPs of its forward pass, beside those of the step and its time."""
+    whole = total(estimated("resnet50", 2, "train").ops).flops or 0
+    rows = long(
+        ("FLOPs", whole),
+        ("kernel time", "25.0 ms"),
+        ("performance", f"{whole / 0.025 / 1e9:.0f} GFLOP/s"),
+        device=V100,
+        precision="fp32",
+        batch=2,
+        step="training",
+    )
+    return changed(
+        ClaimTable(estimated("resnet50", 2, "train"), rows), 2, f"{4 * 4_089_184_256 / 0.025 / 1e9:.0f} GFLOP/s"
     )
 
 
@@ -666,6 +732,39 @@ def mib_by_mb_in_a_ratio() -> PlantedTable:
     return changed(ClaimTable(estimated("resnet18", 256, "train"), rows), 2, f"{used / 2**20 / (size / 1e6):.1f}")
 
 
+@plants(11, "time")
+def seconds_for_milliseconds() -> PlantedTable:
+    return changed(
+        _recorded_run("resnet50-infer-fp32", 16),
+        WALL,
+        f"{1e3 * of_step(recorded('resnet50-infer-fp32'), 'wall_time_s'):.3f} s",
+    )
+
+
+@plants(11, "ratio")
+def kib_read_as_kb_in_an_intensity() -> PlantedTable:
+    kib, flops = 16_180_371, stated("vgg11 V100 b16", "measured FLOP")
+    rows = long(
+        ("measured FLOP", flops),
+        ("DRAM bytes", f"{kib} KiB"),
+        ("arithmetic intensity", f"{flops / kib / 1024:.3f}"),
+        device=V100,
+        batch=16,
+    )
+    return changed(ClaimTable(estimated("vgg11", 16), rows), 2, f"{flops / kib / 1000:.3f}")
+
+
+@plants(11, "rate")
+def only_what_was_read_in_a_rate() -> PlantedTable:
+    """Bytes read by the time, where bytes read and written are called for."""
+    table = _recorded_run("vgg19-infer-fp32", 16)
+    return changed(
+        table,
+        TRAFFIC,
+        f"{of_step(table.ledger, 'dram_bytes_read') / of_step(table.ledger, 'gpu_busy_s') / 1e9:.0f} GB/s",
+    )
+
+
 # 12 Replicas.
 
 
@@ -691,6 +790,13 @@ def replicas_in_a_ratio() -> PlantedTable:
     rows = [*long(("parameters", 11_689_512), model="resnet18"), *long(("parameters", 25_557_032), model="resnet50"),
             *long(("parameters of resnet50 / parameters of resnet18", "2.186"))]  # fmt: skip
     return changed(ClaimTable(estimated("resnet18", 256, "train"), rows), 2, "4.373")
+
+
+@plants(12, "rate")
+def replicas_in_a_throughput() -> PlantedTable:
+    """Twice the images of the one GPU that was measured."""
+    table = _recorded_run("resnet50-infer-fp32", 16)
+    return changed(table, THROUGHPUT, f"{2 * 16 / of_step(table.ledger, 'wall_time_s'):.0f} images/s")
 
 
 # 13 Functional ops, identity pool.
@@ -755,6 +861,17 @@ def share_of_another_model() -> PlantedTable:
 def time_of_another_model() -> PlantedTable:
     """VGG-11's FLOPs over the peak: faster than VGG-19 can be."""
     return changed(_vgg19(), 3, f"{32e3 * macs_of(vgg(11)) / 15.7e12:.2f} ms")
+
+
+@plants(14, "ratio")
+def another_model_in_a_ratio() -> PlantedTable:
+    """VGG-16's parameters for VGG-19's, by VGG-11's."""
+    rows = [
+        *long(("parameters", params_of(vgg(19))), model="vgg19"),
+        *long(("parameters", params_of(vgg(11))), model="vgg11"),
+        *long(("parameters of vgg19 / parameters of vgg11", f"{params_of(vgg(19)) / params_of(vgg(11)):.4f}")),
+    ]
+    return changed(ClaimTable(estimated("vgg19", 16), rows), 2, f"{params_of(vgg(16)) / params_of(vgg(11)):.4f}")
 
 
 # 15 Bound.
@@ -898,6 +1015,26 @@ def ridge_by_nvlink() -> PlantedTable:
         ("peak", "15.7 TFLOP/s"), ("bandwidth", "900 GB/s"), ("ridge point", "17.44"), device=V100, precision="fp32"
     )
     return changed(ClaimTable(estimated("vgg11", 16), rows), 2, "52.33")
+
+
+@plants(17, "time")
+def time_by_the_peak_of_another_precision() -> PlantedTable:
+    """21.25 ms in single precision, by the peak of double."""
+    return changed(_by_peak(16, "K80", "K80 fp32", "single"), 2, f"{2e3 * macs_of(vgg(16)) / PEAK['K80 fp64']:.2f} ms")
+
+
+@plants(17, "ratio")
+def percent_of_the_peak_of_another_precision() -> PlantedTable:
+    """TF32's FLOP/s by the peak of fp32."""
+    rows = long(
+        ("performance", "7800 GFLOP/s"),
+        ("peak", "156 TFLOP/s"),
+        ("performance / peak", "5.0 %"),
+        device=A100,
+        precision="tf32",
+        batch=16,
+    )
+    return changed(ClaimTable(estimated("vgg19", 16), rows), 2, "40.0 %")
 
 
 # 18 Preferred by balance.
