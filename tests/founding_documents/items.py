@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from click.testing import CliRunner
 
 from rooflight.commands.main import cli
@@ -95,10 +96,7 @@ class DocumentItem:
 
 def items() -> list[DocumentItem]:
     read = tomllib.loads((DATA / "documents_items.toml").read_text())["item"]
-    return [
-        DocumentItem(**{name: tuple(value) if isinstance(value, list) else value for name, value in one.items()})
-        for one in read
-    ]
+    return msgspec.convert(read, list[DocumentItem])
 
 
 class ItemFailed(AssertionError):
