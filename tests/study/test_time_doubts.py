@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from rooflight.reporting.sections.study_trends import front_table
 from rooflight.study.cell import StudyCell, StudyRow
@@ -11,7 +14,7 @@ from rooflight.study.trends import fronts
 
 
 def row(
-    batch: int, time: float, *, bound: str, low: float = 1.0, high: float = 1.5, side: str = "predicted", **more: str
+    batch: int, time: float, *, bound: str, low: float = 1.0, high: float = 1.5, side: str = "predicted", **more: Any
 ) -> StudyRow:
     return StudyRow(
         cell=StudyCell(model="mnist-cnn", batch=batch, on="h200", **more),
@@ -45,14 +48,15 @@ def test_the_recording_of_the_very_step() -> None:
     assert recorded_time_s(StudyCell(model="mnist-cnn", batch=64, on="h200", tf32=False)) == pytest.approx(
         287e-6, rel=0.01
     )
+    step = StudyCell(model="mnist-cnn", batch=64, on="h200")
     for other in (
-        {"batch": 32},
-        {"on": "a100"},
-        {"dtype": "bf16"},
-        {"on": "here"},
-        {"settings": {"channels": "16,32"}},
+        replace(step, batch=32),
+        replace(step, on="a100"),
+        replace(step, dtype="bf16"),
+        replace(step, on="here"),
+        replace(step, settings={"channels": "16,32"}),
     ):
-        assert recorded_time_s(StudyCell(**{"model": "mnist-cnn", "batch": 64, "on": "h200"} | other)) is None
+        assert recorded_time_s(other) is None
 
 
 def test_the_pareto_front_marks_them_and_says_why() -> None:

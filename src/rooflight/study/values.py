@@ -156,13 +156,15 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
 def _measured_sizes(ledger: Ledger, row: MeasuredRow) -> dict[str, Number | None]:
     """Memory of one layer as the allocator saw it, and its time, which on a CPU is that of its ops."""
     output, borrowed = row.sums.get("output_bytes"), row.sums.get("workspace_bytes")
-    known = output is not None and borrowed is not None
+    footprint: Number | None = None
+    if output is not None and borrowed is not None:
+        footprint = (_sizes(ledger, row.name)["param_bytes"] or 0) + output + borrowed
     return {
         "kernel_time": row.sums.time_s,
         "output": output,
         "workspace": borrowed,
         "growth": row.sums.get("growth_bytes"),
-        "footprint": _sizes(ledger, row.name)["param_bytes"] + output + borrowed if known else None,
+        "footprint": footprint,
     }
 
 

@@ -52,8 +52,8 @@ def _title(derivation: Derivation) -> str:
     line += f": {module.type}"
     if module.inputs and module.outputs:
         line += f", {formatting.shape(module.inputs[0])} -> {formatting.shape(module.outputs[0])}"
-    calls = f", called {module.calls} times" if module.calls > 1 else ""
-    step = f"{header.model}, {header.step}, {scope}, {header.dtype}{calls}"
+    called = f", called {module.calls} times" if module.calls > 1 else ""
+    step = f"{header.model}, {header.step}, {scope}, {header.dtype}{called}"
     return f"{line}, {derivation.params:,} parameters ({step})"
 
 
