@@ -204,10 +204,11 @@ def _formula(
 
 ESTIMATED: dict[str, Metric] = _named((
     _formula("macs", "count", "MACs", "multiply-adds of matrix work (convolution, product, attention)",
-             spelled="mac; mult-adds; mult adds; multadds; total mult-adds; multiply-adds; madds"),
+             spelled="mac; mult-adds; mult adds; multadds; total mult-adds; multiply-adds; madds; total macs; "
+                     "computational complexity"),
     _formula("flops", "flop", "FLOPs", "useful FLOPs of matrix work, a multiply-add as 2; attention in full",
              spelled="flop; theoretical flops; theoretical flop; total flops; total flop; floating point operations; "
-                     "flop count"),
+                     "flop count; useful flops; matrix flops"),
     _formula("flops_causal", "flop", "FLOPs, causal", "the same without the half that a causal mask leaves out"),
     _formula("recompute_flops", "flop", "recomputed", "recomputed matrix FLOPs: activation checkpointing, and the "
                                                       "backward of fused attention"),
@@ -222,7 +223,7 @@ ESTIMATED: dict[str, Metric] = _named((
              additive=False),
     _formula("params", "count", "params", "parameters, each once",
              spelled="parameters; param; parameter count; total parameters; total params; number of parameters; "
-                     "#params; # params; weights"),
+                     "#params; # params; weights; param #; params #; #param; num params; number of params"),
     _formula("param_bytes", "byte", "parameters", "bytes of the parameters, each once", additive=False),
     _formula("intensity", "flop/byte", "FLOP/B", "FLOPs that must be computed (causal matrix work, recomputation "
                                                  "and other arithmetic) per compulsory byte", additive=False,
@@ -283,7 +284,8 @@ QUANTITIES: dict[str, Metric] = _named((
             spelled="workspace; workspace bytes; temporary memory"),
     _memory("allocated_bytes", "allocated", "allocated when the op has ended: memory over the step"),
     _memory("peak_allocated_bytes", "allocated", "most bytes in tensors at one time",
-            spelled="peak memory; peak allocated; allocated; allocated peak; max memory allocated; allocated memory"),
+            spelled="peak memory; peak allocated; allocated; allocated peak; max memory allocated; allocated memory; "
+                    "peak mem; max memory; max mem; peak mem. alloc"),
     _memory("peak_reserved_bytes", "reserved", "most bytes that the allocator held on the device",
             spelled="peak reserved; reserved; reserved peak; max memory reserved; reserved memory"),
     _memory("allocated_before_bytes", "before", "allocated when the step began"),
@@ -315,7 +317,7 @@ DERIVED: dict[str, Metric] = _named((
     Metric("executed_per_useful", "times", "exec/useful", "executed over useful FLOPs, of the ops that have matrix "
                                                           "work", "counted"),
     Metric("dram_bytes", "byte", "DRAM", "read from and written to device memory", "counted",
-           spelled="dram bytes; dram; dram traffic; hbm bytes"),
+           spelled="dram bytes; dram; dram traffic; hbm bytes; dram memory traffic"),
     Metric("dram_per_compulsory", "times", "DRAM/comp.", "DRAM bytes over compulsory bytes, of the ops whose "
                                                          "traffic was counted", "counted"),
     Metric("dram_intensity", "flop/byte", "FLOP/B, DRAM", "executed FLOPs per byte of DRAM traffic", "counted"),
@@ -331,22 +333,26 @@ DERIVED: dict[str, Metric] = _named((
     Metric("host_low", "second", "from", "lower end of the 90% interval of the host's time", "time"),
     Metric("host_high", "second", "to", "upper end of the 90% interval of the host's time", "time"),
     _speed("throughput", "1/second", "samples/s", "samples per second of wall time, of all GPUs and micro-batches",
-           spelled="samples/s; images/s; images per second; samples per second"),
+           spelled="samples/s; images/s; images per second; samples per second; img/s; imgs/s; fps; images per sec; "
+                   "samples per sec; frames per second; infer samples per sec; imgs per second; img per second"),
     _speed("tokens_per_s", "1/second", "tokens/s", "tokens per second of wall time; decoding makes one per sample",
-           spelled="tokens/s; tokens per second"),
+           spelled="tokens/s; tokens per second; tokens per sec; tok/s; tps"),
     _speed("flops_per_s", "flop/second", "FLOP/s", "FLOPs over time, of the scope named beside it",
            spelled="flop/s; flops/s; achieved flop/s; gflop/s; achieved performance"),
     _speed("executed_flops_per_s", "flop/second", "executed FLOP/s", "executed FLOPs, of all units, by time"),
     _speed("bytes_per_s", "byte/second", "B/s", "compulsory bytes by time"),
     _speed("dram_bytes_per_s", "byte/second", "DRAM B/s", "DRAM bytes by time",
-           spelled="achieved bandwidth; memory throughput; dram throughput; bandwidth used; bytes/s"),
+           spelled="achieved bandwidth; memory throughput; dram throughput; bandwidth used; bytes/s; b/s; "
+                   "dram bytes/s; dram b/s"),
     _speed("ppp", "part", "PPP", "PALEO's percent of peak: the time to read, compute and write at full peak, as part "
                                  "of the wall time"),
     _speed("mfu", "part", "MFU", "useful FLOPs, each at the peak of the precision it runs in, as part of the wall "
-           "time"),
+           "time",
+           spelled="% of peak; percent of peak; of the peak; model flops utilization; model flops utilisation"),
     _speed("mfu_causal", "part", "MFU, causal", "the same without the half of attention that a causal mask leaves "
            "out"),
-    _speed("hfu", "part", "HFU", "executed FLOPs, each unit's at its own peak, as part of the wall time"),
+    _speed("hfu", "part", "HFU", "executed FLOPs, each unit's at its own peak, as part of the wall time",
+           spelled="hardware flops utilization; hardware flops utilisation; hardware flop utilization"),
     _roofs("roof_time_s", "second", "at the roof", "the least time that the roofs allow: of every op, the longer of "
            "its FLOPs at the peak and its bytes at the bandwidth, added up"),
     _roofs("percent_of_roof", "percent", "% of roof", "the least time that the roofs allow for all ops, over the time "

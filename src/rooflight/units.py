@@ -141,6 +141,7 @@ _TABLE = (
     _Spelling("1/second", ("/s", "samples/s", "images/s", "tokens/s")),
     _Spelling("1/second", words=tuple(f"{word}/s" for word in _DONE), prefixes=_LARGE),
     _Spelling("1/second", words=("fps", "ips")),
+    _Spelling("1/second", words=("", "tok/s"), prefixes=_LARGE),
     _Spelling("part", ("%",), ("percent",), factor=Fraction(1, 100)),
     _Spelling("times", ("x", "×"), ("times", "fold", "ratio")),
     _Spelling("hz", printed=("hz", "Hz"), prefixes=_LARGE),
@@ -231,7 +232,7 @@ _COUNTERS = ("second", "byte", "count", "flop", "mac")
 EXAMPLES = {
     "flop": "FLOP, GFLOP or GMAC", "mac": "MAC or GMAC", "byte": "B, KB, KiB, MB or MiB", "second": "s, ms or us",
     "count": "nothing, K or M", "flop/second": "GFLOP/s", "byte/second": "GB/s", "flop/byte": "FLOP/byte",
-    "1/second": "images/s", "part": "%", "times": "x, or nothing", "counter": "what the profiler prints",
+    "1/second": "images/s or tokens/s", "part": "%", "times": "x, or nothing", "counter": "what the profiler prints",
     "shape": "nothing", "word": "nothing",
 }  # fmt: skip
 """Units of a table, for whoever wrote another."""

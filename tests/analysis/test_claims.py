@@ -172,7 +172,6 @@ def test_shapes(text: str) -> None:
         ("layer,quantity,values\na,flops,1\n", "is it 'values'?"),
         ("a,b\n1,2\n", "no column 'layer'"),
         ("layer,quantity,value,layer\nconv2,flops,1,x\n", "the column 'layer' twice"),
-        ("layer,quantity,value\nconv2,flops,5\nconv2,flops,5\n", "row 3 is row 2 once more"),
         ('layer,quantity,value\nconv2,flops,"5\n', "no CSV"),
         ("layer;quantity;value\nconv2;wall time;1.234\n", "row 2, column value: 1.234 could be a thousand or a fraction"),
         (b"layer,quantity,value\x00\n", "binary"),
@@ -201,9 +200,9 @@ def test_what_cannot_be_read_is_told_by_row_and_column(content: str | bytes, say
         ("layer,quantity,value,step\nconv2,flops,5,sideways\n", "column step: 'sideways' is no step"),
         ("layer,quantity,value,precision\nconv2,flops,5,fp99\n", "column precision"),
         ("layer,quantity,value\nconv2,output shape,big\n", "column value: 'big' is no shape"),
-        ("layer,quantity,value\nconv2,flops,approx. 1.36e9\n", "'approx. 1.36e9' is no number: write ~ in front"),
+        ("layer,quantity,value\nconv2,flops,some 1.36e9\n", "'some 1.36e9' is no number: write ~ in front"),
         ("layer,quantity,value\ntotal,flop/s,47.1 G\n", "performance has no unit 'G': it is counted in GFLOP/s"),
-        ('layer,quantity,value\nconv2,bytes,1.5 MB\nconv2,params,"1,5 M"\n', "'1,5' is no number as the others"),
+        ('layer,quantity,value\nconv2,bytes,1.5 MB\nconv2,params,"1,5 M"\n', "'1,5' is no number as this file"),
     ],
 )  # fmt: skip
 def test_a_row_that_cannot_be_read_says_why_and_the_rest_is_graded(content: str, says: str) -> None:

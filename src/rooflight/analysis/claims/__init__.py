@@ -18,6 +18,7 @@ from rooflight.analysis.claims.claim import WORDS, Answer, CheckedTable, Claim, 
 from rooflight.analysis.claims.cross_row_checks import findings, settled
 from rooflight.analysis.claims.judging import ClaimsJudge
 from rooflight.analysis.claims.ledger_shelf import LedgerShelf
+from rooflight.analysis.claims.readings import settled_readings
 from rooflight.analysis.claims.table import parse_claims, read_claims
 from rooflight.analysis.finding import Finding
 from rooflight.ledger import Ledger
@@ -42,7 +43,9 @@ def check(
     """Judge every row of a table, and the table as a whole, by one ledger or several: each row by the one that is of
     its model, step, device and batch. `strict`: what is right only under another convention is wrong."""
     ledgers = (ledger,) if isinstance(ledger, Ledger) else tuple(ledger)
-    judge = ClaimsJudge(LedgerShelf(ledgers), claims)
+    shelf = LedgerShelf(ledgers)
+    claims = settled_readings(ClaimsJudge(shelf, claims), claims)
+    judge = ClaimsJudge(shelf, claims)
     rows = settled(judge, [judge.judged(claim) for claim in claims])
     over_rows = tuple(findings(judge, rows))
     if strict:

@@ -217,7 +217,6 @@ def _intensity(case: ClaimCase) -> Iterator[Finding]:
     totals, flops = case.scope.traced_anew().totals, case.scope.flops
     moved = Fraction(totals.bytes)
     yield Finding("matrix-work-only", "matrix FLOPs alone by compulsory bytes", flops / moved)
-    yield Finding("macs-for-flops", f"multiply-adds by bytes: {_ONCE}", case.scope.macs / moved)
     text = "attention in full, whatever a causal mask leaves out, and nothing that is done again"
     yield Finding("full-attention", text, (totals.flops + totals.other_flops) / moved)
     if case.scope.book.is_measured:
@@ -270,15 +269,17 @@ def in_all_conventions(finding: Finding, case: ClaimCase) -> Iterator[Finding]:
         yield replace(finding.also(way.code, way.text), value=way.value)
 
 
-def prefixes(stated: Stated | None) -> Iterator[tuple[Amount, str]]:
-    """The same digits with another kind of prefix: what one MB is, where MiB was meant, or 1,000 KiB."""
+def prefixes(stated: Stated | None, *, with_binary: bool = False) -> Iterator[tuple[Amount, str]]:
+    """The same digits with another kind of prefix: what one MB is, where MiB was meant. Who writes MiB says which it
+    is: with MB for it, a number is wrong (`with_binary`)."""
     if not isinstance(stated, Amount) or stated.unit.base not in ("byte", "byte/second") or stated.unit.power <= 0:
         return
     unit = stated.unit
     letter = unit.text[:1].upper()
     other = Fraction(1000 if unit.binary else 1024) ** unit.power
     text = f"the number is right in {letter}{'B' if unit.binary else 'iB'}, and was written in {unit.text}"
-    yield stated.times(other / unit.factor), text
+    if not unit.binary or with_binary:
+        yield stated.times(other / unit.factor), text
     for binary in range(1, 1 if unit.binary else unit.power):
         mixed = Fraction(1024) ** binary * Fraction(1000) ** (unit.power - binary)
         name = f"{'KMGT'[binary - 1]}iB"

@@ -238,6 +238,8 @@ def _side_of(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
 
 def _side_by_rows(judge: ClaimsJudge, claim: Claim, said: Side) -> JudgedClaim:
     run = run_of(judge, claim)
+    if (by_ridge := _side_by_ridge(judge, claim, said)) is not None and (run is None or run[0].side is None):
+        return by_ridge
     if run is None or run[0].side is None:
         raise CannotTell(
             "a side of the ridge is that of a measured part on its own device",
@@ -248,6 +250,25 @@ def _side_by_rows(judge: ClaimsJudge, claim: Claim, said: Side) -> JudgedClaim:
     if said == judged.side:
         return right(claim, answer)
     return wrong(claim, answer, Finding("wrong-side", f"it lies on the {judged.side} side", answer.value))
+
+
+def _side_by_ridge(judge: ClaimsJudge, claim: Claim, said: Side) -> JudgedClaim | None:
+    """By an intensity and a ridge that the table states; `None` where it has not both, or they are too near to tell."""
+    intensity, ridge = (judge.table.find((name,), claim) for name in ("intensity", "ridge"))
+    if intensity is None or ridge is None:
+        return None
+    meant = [judge.judged(row.claim).right_value for row in (intensity, ridge)]
+    (low, high), (under, over) = (
+        row.ends if value is None else (value, value) for row, value in zip((intensity, ridge), meant, strict=True)
+    )
+    if low <= over and under <= high:
+        return None
+    side: Side = "compute" if low > over else "memory"
+    how = f"intensity {intensity} against the ridge {ridge}"
+    answer = Answer(side, how, "the table", rows=(intensity.claim.row, ridge.claim.row))
+    if said == side:
+        return right(claim, answer)
+    return wrong(claim, answer, Finding("wrong-side", f"it lies on the {side} side", answer.value))
 
 
 def _preferred(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:

@@ -7,12 +7,14 @@ from dataclasses import replace
 from fractions import Fraction
 
 from rooflight.analysis.claims import (
+    description_claims,
     device_claims,
     estimated_answers,
     matching,
     measured_answers,
     rate_claims,
     ratio_claims,
+    utilisation_claims,
 )
 from rooflight.analysis.claims.claim import (
     Amount,
@@ -27,7 +29,7 @@ from rooflight.analysis.claims.claim import (
     wrong,
 )
 from rooflight.analysis.claims.conventions import ClaimCase
-from rooflight.analysis.claims.ledger_query import LedgerBook, device_of, scope_of
+from rooflight.analysis.claims.ledger_query import ClaimScope, LedgerBook, device_of, scope_of
 from rooflight.analysis.claims.ledger_shelf import LedgerShelf
 from rooflight.analysis.claims.quantities import QUANTITIES, misspelt_counter
 from rooflight.analysis.claims.rate_terms import as_quantity
@@ -65,6 +67,14 @@ class ClaimsJudge:
             self._judged[claim.row] = unknown(claim, "the row follows from itself by way of others")
             self._judged[claim.row] = self._judge(claim)
         return self._judged[claim.row]
+
+    def judged_anew(self, claim: Claim) -> JudgedClaim:
+        """A row, had it been another one: of another quantity, or of a whole step."""
+        return self._judge(claim)
+
+    def scope(self, claim: Claim) -> ClaimScope:
+        """What a row is about, in its ledger; raises `CannotTell`."""
+        return scope_of(self.book(claim), claim, claim.name)
 
     def row(self, number: int) -> JudgedClaim:
         return self.judged(next(claim for claim in self.table.claims if claim.row == number))
@@ -149,7 +159,7 @@ class ClaimsJudge:
         """The verdict on a row that the ledger answers."""
         claim, answer = case.claim, case.answer
         if matching.states(claim.stated, answer):
-            return right(claim, answer)
+            return right(claim, answer, matching.inside(claim.stated, answer))
         if ways := matching.by_convention(case):
             also = matching.forward_alone(case)
             return replace(right_by(claim, answer, *ways, *also), ambiguous=bool(also))
@@ -314,6 +324,9 @@ _JUDGES: dict[str, Callable[[ClaimsJudge, Claim], JudgedClaim]] = {
     "intensity": ClaimsJudge._intensity,
     "ratio": ratio_claims.judged_ratio,
     "memory": ClaimsJudge._memory,
+    "layers": description_claims.judged_layers,
+    "input_shape": description_claims.judged_input,
+    **dict.fromkeys(("mfu", "hfu"), utilisation_claims.judged_utilisation),
     "counter": ClaimsJudge._counter,
 }
 """Quantities that are judged in a way of their own."""

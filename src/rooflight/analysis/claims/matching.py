@@ -13,6 +13,7 @@ from rooflight.analysis.claims.claim import Amount, Answer, CannotTell, Shape, S
 from rooflight.analysis.claims.conventions import ClaimCase, conventions, prefixes, tried
 from rooflight.analysis.claims.estimated_answers import ANSWERS
 from rooflight.analysis.finding import Finding, FoundValue
+from rooflight.formatting import seconds
 
 MOST_SPREAD = Fraction(1, 200)
 """A number given so roughly is anybody's: far-fetched mistakes are not looked for."""
@@ -30,6 +31,17 @@ def states(stated: Stated | None, answer: Answer) -> bool:
         low, high = (value if end is None else end for end in (answer.low, answer.high))
         return stated.touches(low, high)
     return is_value(stated, answer.value)
+
+
+def inside(stated: Stated | None, answer: Answer) -> str:
+    """What is said of a value that is right by the spread of a measurement alone."""
+    if answer.low is None or answer.high is None or is_value(stated, answer.value):
+        return ""
+    low, high, value = (float(end) for end in (answer.low, answer.high, answer.number))
+    if not isinstance(stated, Amount) or "device" in answer.origin or high - low < value * float(MOST_SPREAD):
+        return ""
+    unit = {"second": seconds}.get(stated.unit.base, lambda number: f"{number:,.4g}")
+    return f"inside the spread of the measurement, {unit(low)} to {unit(high)}; its median is {unit(value)}"
 
 
 def is_value(stated: Stated | None, value: FoundValue | None) -> bool:

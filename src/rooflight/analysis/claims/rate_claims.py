@@ -22,7 +22,7 @@ from rooflight.analysis.claims.claim import (
 )
 from rooflight.analysis.claims.ledger_query import device_of, scope_of
 from rooflight.analysis.claims.physical_limits import broken, limits
-from rooflight.analysis.claims.rate_terms import Way, quotients
+from rooflight.analysis.claims.rate_terms import Way, as_term, quotients
 from rooflight.analysis.claims.row_inference import TIMES
 from rooflight.analysis.finding import Finding
 from rooflight.formatting import seconds
@@ -38,18 +38,20 @@ _SLIPS = {"off-by-ten": (Fraction(10), Fraction(100)), "prefix": (Fraction(1000)
 
 def judged_rate(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
     """The verdict on a time or a rate."""
+    if claim.per_sample and claim.name in TIMES:
+        return _of_a_sample(judge, claim)
     why = CannotTell("the row is an estimate", "rows of FLOPs and of a peak, with their device")
     if claim.kind != "estimated":
         try:
-            return judge.compared(judge.case(claim))
+            return _of_one_clock(judge, judge.compared(judge.case(claim)))
         except CannotTell as reason:
             why = reason
     ways = list(_ways(judge, claim))
-    found = _decided(claim, ways, why)
+    found = decided(claim, ways, why)
     if found is not None:
         return found
     models = list(_models(judge, claim))
-    found = _decided(claim, models, CannotTell("FLOPs over a peak, as if every unit were always busy"))
+    found = decided(claim, models, CannotTell("FLOPs over a peak, as if every unit were always busy"))
     if found is not None:
         return found
     assert claim.named is not None
@@ -62,10 +64,38 @@ def judged_rate(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
     return _not_following(claim, ways) or _unknown(judge, claim, why, ways)
 
 
+def _of_a_sample(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
+    """A time for one sample: that of its step by its batch."""
+    batch = claim.batch or judge.book(claim).ledger.header.batch
+    if batch is None or claim.named is None or not isinstance(claim.stated, Amount):
+        raise CannotTell("a time for one sample needs the batch of the step", "the column batch")
+    named = replace(claim.named, per_sample=False)
+    judged = judge.judged_anew(replace(claim, named=named, stated=claim.stated.times(Fraction(batch))))
+    answer = judged.answer
+    if answer is not None:
+        low, high = (None if end is None else Fraction(end) / batch for end in (answer.low, answer.high))
+        answer = replace(answer, value=answer.number / batch, low=low, high=high, how=f"({answer.how}) / batch {batch}")
+    reason = f"of a step of {batch}: {judged.reason}" if judged.reason else ""
+    return replace(judged, claim=claim, answer=answer, reason=reason)
+
+
+def _of_one_clock(judge: ClaimsJudge, judged: JudgedClaim) -> JudgedClaim:
+    """A speed while the GPU is busy, in a table that has no other time than the wall's, is by another clock than its
+    own rows."""
+    claim, table = judged.claim, judge.table
+    if judged.verdict != "convention" or not judged.says("while-busy"):
+        return judged
+    wall, busy = table.find(("wall_time",), claim), table.find(("gpu_busy", "kernel_time"), claim)
+    if wall is None or busy is not None or judged.answer is None:
+        return judged
+    text = f"by the GPU-busy time, while the table's own time (row {wall.claim.row}) is by the wall"
+    return wrong(claim, judged.answer, Finding("time-scopes-mixed", text, judged.answer.value))
+
+
 def judged_intensity(judge: ClaimsJudge, claim: Claim) -> JudgedClaim | None:
     """The verdict on the intensity of a run on a device by the table's rows; `None` where they tell nothing."""
     ways = list(quotients(rate_terms.work(judge, claim), rate_terms.moved(judge, claim)))
-    return _decided(claim, ways, CannotTell("")) or _not_following(claim, ways)
+    return decided(claim, ways, CannotTell("")) or _not_following(claim, ways)
 
 
 def judged_roof_share(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
@@ -95,22 +125,15 @@ def _share_by_rows(judge: ClaimsJudge, claim: Claim, by: Answer) -> JudgedClaim:
     """The verdict on a percent of the roof that is not `by`, the one that its rows give: of the peak, whatever the
     intensity; of the bandwidth; or of a peak that is none of this work."""
     times = rate_terms.times(judge, claim)
-    speeds = [_as_term(way) for way in quotients(rate_terms.work(judge, claim), times)]
+    speeds = [as_term(way) for way in quotients(rate_terms.work(judge, claim), times)]
     ways = list(quotients(speeds, rate_terms.peaks(judge, claim)))
-    moved = [_as_term(way) for way in quotients(rate_terms.moved(judge, claim), times)]
+    moved = [as_term(way) for way in quotients(rate_terms.moved(judge, claim), times)]
     ways += quotients(moved, rate_terms.bandwidths(claim))
     plain = Finding("of-the-peak", "percent of a peak, and not of the roof at this intensity")
     asked = [replace(way, flaws=(plain,)) if not way.flaws else way for way in ways]
-    found = _decided(claim, [Way(by, (), False, True), *asked], CannotTell(""))
+    found = decided(claim, [Way(by, (), False, True), *asked], CannotTell(""))
     text = f"its rows give {100 * float(by.number):.4g}%, not this"
     return found or wrong(claim, by, Finding("does-not-follow", text, by.value))
-
-
-def _as_term(way: Way) -> rate_terms.Term:
-    """What a quotient gives, to be divided again."""
-    value = way.answer.number
-    low, high = (value if end is None else Fraction(end) for end in (way.answer.low, way.answer.high))
-    return rate_terms.Term(value, low, high, f"({way.answer.how})", way.answer.rows, way.flaws, way.is_wrong)
 
 
 def _ways(judge: ClaimsJudge, claim: Claim) -> Iterator[Way]:
@@ -137,14 +160,14 @@ def _models(judge: ClaimsJudge, claim: Claim) -> Iterator[Way]:
     if claim.name != "throughput":
         yield from of_step
         return
-    yield from quotients(rate_terms.batches(judge, claim), map(_as_term, of_step))
+    yield from quotients(rate_terms.batches(judge, claim), map(as_term, of_step))
 
 
 def _first_right(ways: Sequence[Way]) -> Answer | None:
     return next((way.answer for way in ways if not way.flaws), None)
 
 
-def _decided(claim: Claim, ways: Sequence[Way], why: CannotTell) -> JudgedClaim | None:
+def decided(claim: Claim, ways: Sequence[Way], why: CannotTell) -> JudgedClaim | None:
     """The verdict by the first way that gives the stated value: the right ones, then other conventions, then mistakes,
     of which the simplest."""
     by = _first_right(ways)
@@ -213,8 +236,13 @@ def _unknown(judge: ClaimsJudge, claim: Claim, why: CannotTell, ways: Sequence[W
         if (time := next(matching.matching(claim.stated, times), None)) is not None:
             reason += f"; the value is that of {time.text}"
     found = limits(judge, claim) if claim.name in TIMES and isinstance(claim.stated, Amount) else None
-    if found is not None and found.least_s:
-        reason += f"; it is possible: nothing does it in less than {seconds(float(found.least_s))}"
+    if found is not None and found.least_s and isinstance(claim.stated, Amount):
+        least = seconds(float(found.least_s))
+        is_below = claim.stated.value < found.least_s
+        reason += f"; the figures of the device allow no less than {least}, and this is below it by less than what "
+        reason += "higher clocks and rounding leave open" if is_below else ""
+        if not is_below:
+            reason = reason.rpartition(";")[0] + f"; it is possible: nothing does it in less than {least}"
     if (agrees := _agreeing(judge, claim)) is not None:
         reason += f"; it agrees with {agrees}"
     elif (by := _first_right(ways)) is not None:

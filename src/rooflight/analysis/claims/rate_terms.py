@@ -89,6 +89,13 @@ def quotients(above: Iterable[Term], below: Iterable[Term]) -> Iterator[Way]:
             yield Way(answer, flaws, is_wrong, over.is_counted and (term.is_counted or not term.rows))
 
 
+def as_term(way: Way) -> Term:
+    """What a quotient gives, to be divided again."""
+    value = way.answer.number
+    low, high = (value if end is None else Fraction(end) for end in (way.answer.low, way.answer.high))
+    return Term(value, low, high, f"({way.answer.how})", way.answer.rows, way.flaws, way.is_wrong)
+
+
 def _mixed_steps(over: Term, under: Term) -> Finding | None:
     """Work of a forward by the time of a training step."""
     of_forward = [step in ("forward", "inference") for step in (over.step, under.step)]

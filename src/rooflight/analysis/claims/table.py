@@ -7,9 +7,7 @@ to it: 9.45 to 9.55 MB. A whole number is exact, unless it ends in three zeros o
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,20 +15,24 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
-from rooflight.analysis.claims.claim import Claim, Stated, StepName
+from rooflight.analysis.claims.claim import Amount, Claim, Stated, StepName
 from rooflight.analysis.claims.quantities import QUANTITIES, KindName, NamedQuantity, UnknownQuantity, named
 from rooflight.analysis.claims.table_cells import UnreadableCell, amount_of, cell_parts, shape_of, style_of
+from rooflight.analysis.claims.table_columns import (
+    FILE_ROW,
+    OPTIONAL,
+    REQUIRED,
+    CellsOfRow,
+    decoded,
+    header_of,
+    records_of,
+    unfolded,
+)
 from rooflight.errors import BadFile
 from rooflight.files import read_bytes
 from rooflight.profiles.numbers import NumberStyle, PrintedNumber
 from rooflight.units import EXAMPLES, Unit, table_unit
 
-REQUIRED = ("layer", "quantity", "value")
-OPTIONAL = ("unit", "batch", "step", "precision", "device", "model", "kind", "note")
-_ALIASES = {
-    "phase": "step", "module": "layer", "layer name": "layer", "metric": "quantity", "dtype": "precision",
-    "gpu": "device", "batch size": "batch",
-}  # fmt: skip
 _STEPS: dict[str, StepName] = {
     "forward": "forward", "fwd": "forward", "backward": "backward", "bwd": "backward", "optimizer": "optimizer",
     "train": "training", "training": "training", "training step": "training", "step": "training",
@@ -50,9 +52,7 @@ T = TypeVar("T")
 _EXTRA = "\0"
 """No column's name: how many cells a row has that has too many."""
 MOST_ROWS = 20_000
-FILE_ROW = "row of the file"
-"""The remark that keeps where a cell stood: claims are numbered as if they had been written one below the other."""
-_NOTHING = frozenset({"", "-", "–", "—", "/"})
+_NEVER_NEGATIVE = ("flop", "mac", "count", "second", "flop/second", "byte/second", "1/second", "flop/byte", "part")
 _WHOLE = ("flop", "mac", "byte", "count", "counter")
 
 
@@ -63,134 +63,86 @@ def read_claims(path: str | Path) -> list[Claim]:
 
 def parse_claims(content: bytes, where: str) -> list[Claim]:
     """The same from the bytes of a file; `where` they are from, for messages."""
-    delimiter, records = _records(_decoded(content, where), where)
+    delimiter, records = records_of(decoded(content, where), where)
     if not records:
         raise BadFile(f"{where} is empty: a table has a header (layer, quantity, value, ...) and rows")
-    header = _header(records[0], where)
+    header = header_of(records[0], where)
     rows = [_cells(number, record, header) for number, record in records[1:] if any(map(str.strip, record))]
     if not rows:
         raise BadFile(f"{where} has a header and no rows: write one claim a row")
     if len(rows) > MOST_ROWS:
         raise BadFile(f"{where} has {len(rows):,} rows: a table of claims has at most {MOST_ROWS:,}, split it")
-    _check_once(rows, where)
+    repeated = _repeated(rows)
     if "value" not in header:
-        rows = _unfolded(rows, _quantity_columns(header))
+        rows = unfolded(rows, dict(zip(header, map(str.strip, records[0][1]), strict=False)))
         if not rows:
             raise BadFile(f"{where} states nothing: every cell under its quantities is empty, fill in what you claim")
-    named_rows = [(number, row, *_named(row)) for number, row in rows]
+    named_rows = [(number, row, *_named(row, repeated, number)) for number, row in rows]
     cells = [cell for number, row, name, _ in named_rows for cell in _cell(number, row, name)]
     style = style_of(cells, {number: _place(number, row) for number, row in rows}, delimiter, where)
-    return [_claim(*named_row, style) for named_row in named_rows]
+    return _in_percent([_claim(*named_row, style) for named_row in named_rows])
 
 
-def _decoded(content: bytes, where: str) -> str:
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise BadFile(f"{where} is UTF-16: save it as CSV in UTF-8")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise BadFile(
-            f"{where}: line {line} is not UTF-8 (byte {error.start}): save the table as CSV in UTF-8"
-        ) from None
-    if "\0" in text:
-        raise BadFile(f"{where} holds binary data, no text: save the table as CSV in UTF-8")
-    return text
+def _in_percent(claims: list[Claim]) -> list[Claim]:
+    """Shares without a unit are in percent where one of the same column is above 1: `0.8` below `99.2` is 0.8%."""
+    plain = [
+        claim
+        for claim in claims
+        if isinstance(claim.stated, Amount) and claim.stated.unit.base == "part" and not claim.stated.unit.text
+    ]
+    columns = {claim.quantity for claim in plain if isinstance(claim.stated, Amount) and claim.stated.value > 1}
+    rows = {claim.row for claim in plain if claim.quantity in columns}
+    return [
+        replace(claim, stated=claim.stated.times(Fraction(1, 100)))
+        if claim.row in rows and isinstance(claim.stated, Amount)
+        else claim
+        for claim in claims
+    ]
 
 
-Record = tuple[int, list[str]]
-_Cells = tuple[int, dict[str, str]]
-"""A row by its columns."""
-
-
-def _records(text: str, where: str) -> tuple[str, list[Record]]:
-    """The delimiter that the header has (comma, semicolon or tab), and rows with their numbers."""
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    delimiter = max(",;\t", key=first.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    records: list[Record] = []
-    try:
-        for number, record in enumerate(reader, 1):
-            if records or any(map(str.strip, record)):
-                records.append((number, record))
-    except csv.Error as error:
-        raise BadFile(f"{where}: line {reader.line_num} is no CSV ({error}): quote cells that hold quotes") from None
-    return delimiter, records
-
-
-def _header(record: Record, where: str) -> list[str]:
-    names = [" ".join(cell.lower().split()) for cell in record[1]]
-    names = [_ALIASES.get(name, name) for name in names]
-    for name in names:
-        if name and names.count(name) > 1:
-            raise BadFile(f"{where}: row {record[0]}: the header has the column {name!r} twice: leave one of them out")
-    is_long = "layer" not in names or "quantity" in names or "value" in names
-    if not is_long and _quantity_columns(names):
-        return names
-    for needed in REQUIRED:
-        if needed not in names:
-            near = difflib.get_close_matches(needed, names, n=1)
-            hint = f"is it {near[0]!r}?" if near else f"the header is {', '.join(filter(None, names)) or 'empty'}"
-            raise BadFile(f"{where}: row {record[0]}: no column {needed!r}: {hint} A table needs {', '.join(REQUIRED)}")
-    return names
-
-
-def _cells(number: int, record: list[str], header: list[str]) -> _Cells:
+def _cells(number: int, record: list[str], header: list[str]) -> CellsOfRow:
     """By their columns; what is behind the last one is kept under `_EXTRA`."""
     extra = {_EXTRA: str(len(record))} if any(map(str.strip, record[len(header) :])) else {}
     padded = [*record, *[""] * len(header)]
     return number, {name: cell.strip() for name, cell in zip(header, padded, strict=False) if name} | extra
 
 
-# Wide tables: a column for every quantity, read as one claim a cell.
-
-
-def _quantity_columns(columns: list[str]) -> list[str]:
-    """The columns that are quantities themselves."""
-    return [column for column in columns if column and column not in (*REQUIRED, *OPTIONAL) and _is_quantity(column)]
-
-
-def _is_quantity(column: str) -> bool:
-    try:
-        named(column)
-    except UnknownQuantity:
-        return False
-    return True
-
-
-def _unfolded(rows: list[_Cells], columns: list[str]) -> list[_Cells]:
-    """A row for every cell that states something, counted on from 2."""
-    unfolded: list[_Cells] = []
-    for number, cells in rows:
-        shared = {name: cell for name, cell in cells.items() if name not in columns}
-        for column in columns:
-            if (cell := cells.get(column, "")) not in _NOTHING:
-                row = {**shared, "quantity": column, "value": cell, FILE_ROW: str(number)}
-                unfolded.append((len(unfolded) + 2, row))
-    return unfolded
-
-
 # Rows.
 
 
-def _check_once(rows: list[_Cells], where: str) -> None:
-    """A row that was pasted twice would be summed twice."""
+def _repeated(rows: list[CellsOfRow]) -> dict[int, int]:
+    """Rows that are another one once more, which would be summed twice: by their numbers, which they are."""
     seen: dict[tuple[tuple[str, str], ...], int] = {}
-    for number, row in rows:
-        key = tuple(sorted(row.items()))
-        if key in seen:
-            raise BadFile(f"{where}: row {number} is row {seen[key]} once more: leave one of them out")
-        seen[key] = number
+    return {
+        number: first
+        for number, row in rows
+        if (first := seen.setdefault(tuple(sorted(row.items())), number)) != number
+    }
 
 
-def _named(row: dict[str, str]) -> tuple[NamedQuantity | None, str]:
+_ON = re.compile(r"(?P<name>.+?)\s+on\s+(?:the\s+|an?\s+)?(?P<device>[^/]+)", re.IGNORECASE)
+
+
+def _named(row: dict[str, str], repeated: dict[int, int], number: int = 0) -> tuple[NamedQuantity | None, str]:
+    """The quantity of a row; `time on V100` tells its device too."""
+    if (first := repeated.get(int(row.get(FILE_ROW, number)))) is not None:
+        return None, f"it is row {first} of the file once more, and is counted once: leave one of them out"
     if not row["quantity"]:
         return None, ""
     try:
         name = _by_value(named(row["quantity"]), row["value"])
-        return _by_kind(name, _KINDS.get(row.get("kind", "").lower()) or name.kind), ""
     except UnknownQuantity as error:
-        return None, str(error)
+        match = _ON.fullmatch(row["quantity"]) if not row.get("device") else None
+        if match is None:
+            return None, str(error)
+        try:
+            name = _by_value(replace(named(match["name"]), written=row["quantity"]), row["value"])
+        except UnknownQuantity:
+            return None, str(error)
+        row["device"] = match["device"]
+    if name.precision and not row.get("precision"):
+        row["precision"] = name.precision
+    return _by_kind(name, _KINDS.get(row.get("kind", "").lower()) or name.kind), ""
 
 
 _OF_A_RUN = {"flops": "executed_flops", "bytes": "dram_bytes"}
@@ -206,6 +158,8 @@ def _by_kind(name: NamedQuantity, kind: KindName | None) -> NamedQuantity:
 def _by_value(name: NamedQuantity, value: str) -> NamedQuantity:
     """`output` is a shape, a number of elements or of bytes, and `weights` are counted or weighed, as the value is."""
     word, unit = name.written.lower(), cell_parts(value)[1]
+    if word == "input size" and _is_picture(value):
+        return replace(name, quantity=QUANTITIES["input_shape"])
     weighed = bool(unit) and table_unit(unit, "byte") is not None and table_unit(unit, "count") is None
     if word == "weights" and weighed:
         return replace(name, quantity=QUANTITIES["param_bytes"])
@@ -214,6 +168,11 @@ def _by_value(name: NamedQuantity, value: str) -> NamedQuantity:
     if word == "output" and value.replace(",", "").isdecimal() and not re.search(r",(?!\d{3}(?:,|$))", value):
         return replace(name, quantity=QUANTITIES["output_elements"])
     return name
+
+
+def _is_picture(value: str) -> bool:
+    """`224` or `3x224x224`, and no bytes."""
+    return bool(re.fullmatch(r"[\[(]?\s*[0-9]{1,4}(?:\s*[x×*,]\s*[0-9]{1,4})*\s*[\])]?", value.strip()))
 
 
 def _cell(number: int, row: dict[str, str], name: NamedQuantity | None) -> Iterator[PrintedNumber]:
@@ -294,9 +253,8 @@ def _stated(row: dict[str, str], name: NamedQuantity, style: NumberStyle) -> Sta
     except UnreadableCell as error:
         place = f"row {row[FILE_ROW]} of the file, column {row['quantity']}" if FILE_ROW in row else "column value"
         raise UnreadableCell(f"{place}: {error}") from None
-    if base == "part" and not unit.text and amount.value > 1:
-        # A share above 1 was meant in percent.
-        return amount.times(Fraction(1, 100))
+    if amount.value < 0 and base in _NEVER_NEGATIVE:
+        raise UnreadableCell(f"{text} is below zero, and no {name.quantity.name} is")
     return amount
 
 
