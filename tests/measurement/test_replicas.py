@@ -21,8 +21,10 @@ from rooflight.reporting.sections.ledger_documents import headline
 from rooflight.reporting.sections.measure_tables import rank_table
 from rooflight.spec import StepSpec
 from rooflight.study.cell import StudyCell
+from rooflight.study.values import measured
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import rates, wall_s
+from rooflight.summary.sums import OpGroup
 
 RANK = "import os, pathlib, sys, time; rank = int(os.environ['RANK']); folder = pathlib.Path(sys.argv[1]); "
 WATCHED = RANK + "from rooflight.measurement.replicas import end_with_parent; end_with_parent(); "
@@ -195,6 +197,20 @@ def test_two_processes_share_a_training_step(two: Ledger) -> None:
     assert rate == pytest.approx(8 / (wall_s(measured) or 0))  # all samples in the time of the slowest
     assert any("hardware counters not taken" in note for note in header.notes)
     assert any("2 processes, a replica of the model each" in note and "gloo" in note for note in header.notes)
+
+
+@pytest.mark.slow
+def test_a_layer_of_a_study_is_one_replicas(two: Ledger) -> None:
+    """Not the sum over both processes: its FLOPs, and all that is told beside it, are of one."""
+    values, _ = measured(two, ["conv2"])
+    (joined,) = (row for row in Measured(two).rows("module") if row.name == "conv2")
+    output = values["conv2/output.measured"]
+    assert 2 * output == joined.sums.values["output_bytes"]  # both did the same
+    assert output > 4 * 4 * 64 * 24 * 24  # four images in fp32, and gradients
+    alone = [Measured(two).sums(OpGroup((), (fact,))).time_s or 0 for fact in Measured(two).facts
+             if fact.ops and two.ops[fact.ops[0]].module == "conv2" and two.ops[fact.ops[0]].rank == 0]  # fmt: skip
+    assert values["conv2/kernel_time.measured"] == pytest.approx(sum(alone))
+    assert not {"kernel_time.measured", "kernels.measured", "flops.measured"} & values.keys()
 
 
 @pytest.mark.slow

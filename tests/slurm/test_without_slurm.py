@@ -13,8 +13,9 @@ import pytest
 
 from rooflight.errors import BadInput
 from rooflight.study.cell import StudyCell
-from rooflight.study.plan import read_plan, to_toml
+from rooflight.study.plan import plan_of, read_plan, to_toml
 from rooflight.study.slurm import queue
+from rooflight.study.slurm.launcher import SlurmLauncher
 from rooflight.study.slurm.options import SlurmOptions, asked, minutes
 from rooflight.study.slurm.records import SubmissionRecords, begun
 from rooflight.study.slurm.submission import check_installed
@@ -281,3 +282,10 @@ def test_a_plan_with_slurm_is_written_and_read_again(tmp_path: Path) -> None:
     plan, _ = read_plan(tmp_path / "plan.toml")
     (tmp_path / "again.toml").write_text(to_toml(plan))
     assert read_plan(tmp_path / "again.toml")[0] == plan
+
+
+def test_a_launcher_of_ones_own_asks_for_what_it_was_given() -> None:
+    """Without the command line: what counts is the same, and beside it what the plan says itself."""
+    plan = plan_of({"grid": {"model": "mnist-cnn", "on": "v100"}, "slurm": {"account": "physics", "time": "30"}}, "it")
+    options = SlurmLauncher({"partition": "old", "time": "90"}).placement(plan).options_of("")
+    assert (options.partition, options.time, options.account) == ("old", "90", "physics")

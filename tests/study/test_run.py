@@ -499,7 +499,6 @@ def test_what_would_be_run(tmp_path, monkeypatch):
 def test_on_a_cluster_the_nodes_decide_what_is_measured(tmp_path, capsys):
     from rooflight.commands.study import _show
     from rooflight.study.slurm.launcher import SlurmLauncher
-    from rooflight.study.slurm.options import SlurmOptions
 
     grid = {"model": "mnist-cnn", "input": ["1x28x28", TOO_SMALL], "on": "k80"}
     store = begin(tmp_path / "s", plan(grid))
@@ -510,7 +509,7 @@ def test_on_a_cluster_the_nodes_decide_what_is_measured(tmp_path, capsys):
     assert not any("measurements" in line for line in outline(begin(tmp_path / "t", plan(grid, measure=False)),
                                                               elsewhere=True))  # fmt: skip
     store = ran(tmp_path / "s", grid)
-    _show(store, SlurmLauncher(SlurmOptions(partition="old", time="90")))
+    _show(store, SlurmLauncher({"partition": "old", "time": "90"}))
     again = f"try again what failed with: rooflight study {store.folder} --launcher slurm --partition old --time 90"
     assert f"{again} --retry" in capsys.readouterr().err
     _show(store, local.LocalLauncher())

@@ -123,14 +123,14 @@ def _asked(what: str, options: Mapping[str, Any]) -> tuple[str | list[str], dict
 
 
 def _launcher(options: Mapping[str, Any]) -> LocalLauncher | SlurmLauncher:
-    from rooflight.study.slurm.options import NAMED, asked
+    from rooflight.study.slurm.options import NAMED
 
     if options["launcher"] == "slurm":
         if options["workers"] is not None:
             raise BadInput("--workers is for --launcher local: --max-parallel says how many cells Slurm runs at a time")
         from rooflight.study.slurm.launcher import SlurmLauncher
 
-        return SlurmLauncher(asked(options), given=options, status=say)
+        return SlurmLauncher(options, status=say)
     of_slurm = (*NAMED, "max_parallel", "slurm", "setup", "python", "cancel")
     given = [name for name in of_slurm if options[name] not in (None, (), False)]
     if given:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from rooflight import summary
 from rooflight.analysis.cause import account
 from rooflight.analysis.flop_causes import explain_flops
@@ -19,7 +21,7 @@ from rooflight.summary import measured_rows, measured_step
 from rooflight.summary.functions import row_names
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_rows import MeasuredRow
-from rooflight.summary.sums import Sums
+from rooflight.summary.sums import OpGroup, Sums
 
 if TYPE_CHECKING:
     from rooflight.prediction.result import Prediction
@@ -140,9 +142,12 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
         },
         "measured",
     )
+    if len(step.ranks) > 1:  # sums over all GPUs, beside times and memory of one
+        values = {name: value for name, value in values.items() if name.partition(".")[0] not in _OF_ALL_RANKS}
     bounds = {"bound.measured": "" if verdict is None else verdict.bound or ""}
     for row in measured_rows.rows(step) if layers else ():
         if row.name in layers:
+            row = _of_one_rank(step, row)
             placed = None if judge is None else judge.of([row], advised=False)[0]
             counted = _counted(row.sums, row.sums.executed_flops, row.sums.dram_bytes)
             of_roof = None if placed is None else placed.percent_of_roof
@@ -151,6 +156,20 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
             bounds[f"{row.name}/bound.measured"] = "" if placed is None else placed.bound or ""
     facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or "", **bounds}
     return values, {name: text for name, text in facts.items() if text}
+
+
+_OF_ALL_RANKS = ("flops", "executed", "bytes", "kernel_time", "kernels")
+
+
+def _of_one_rank(step: Measured, row: MeasuredRow) -> MeasuredRow:
+    """The row as the first process has it: what is estimated and predicted of a layer is one replica's."""
+    if len(step.ranks) == 1:
+        return row
+    ours = {op.index for op in step.ledger.ops if op.rank == step.ranks[0]}
+    facts = tuple(fact for fact in row.group.facts if ours.issuperset(fact.ops))
+    group = OpGroup(tuple(index for index in row.group.ops if index in ours), facts)
+    sums = step.sums(group)
+    return replace(row, group=group, own=group, sums=sums, own_sums=sums)
 
 
 def _measured_sizes(ledger: Ledger, row: MeasuredRow) -> dict[str, Number | None]:

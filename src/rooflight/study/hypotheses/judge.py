@@ -10,6 +10,7 @@ comes out the same all over their 90% intervals.
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -71,6 +72,8 @@ def judge(
     grid = grid if isinstance(grid, RowGrid) else RowGrid(grid)
     points: list[JudgedPoint] = []
     gaps: list[Gap] = []
+    skipped: list[Gap] = []
+    """Cells that a fold goes without."""
     reason = ""
     try:
         relations = grid.relations(hypothesis)
@@ -79,14 +82,20 @@ def judge(
             reason = "no place of the grid has a cell for every term"
         for at in places:
             shown = {axis: at[axis] for axis in grid.varying if axis in at}
-            judged = _PlaceJudge(hypothesis, relations, at, grid.errors).judged(shown)
+            place = _PlaceJudge(hypothesis, relations, at, grid.errors)
+            judged = place.judged(shown)
             if isinstance(judged, JudgedPoint):
                 points.append(judged)
             else:
                 gaps.append(judged)
+            skipped += (_gap(shown, missing) for missing in place.left_out)
     except BadInput as error:
         reason = str(error)
     points.sort(key=lambda point: (_SHOWN_FIRST.index(point.outcome), -point.telling.margin))
+    left_out = [gap for gap in gaps if gap.kind == "impossible"]
+    if left_out and len(left_out) == len(gaps) and not points:
+        reason = f"impossible at every place: {', '.join(dict.fromkeys(gap.why for gap in left_out))}"
+    left_out += {gap.cell: gap for gap in skipped if gap.cell not in {other.cell for other in left_out}}.values()
     missing = tuple(gap for gap in gaps if gap.kind not in ("not asked", "impossible"))
     return JudgedHypothesis(
         number=number,
@@ -99,7 +108,7 @@ def judge(
         points=tuple(points),
         missing=missing,
         not_asked=tuple(gap for gap in gaps if gap.kind == "not asked"),
-        left_out=tuple(gap for gap in gaps if gap.kind == "impossible"),
+        left_out=tuple(left_out),
         reason=reason,
     )
 
@@ -115,6 +124,10 @@ def _verdict(points: Sequence[JudgedPoint], missing: Sequence[Gap]) -> Verdict:
     if not points or missing:
         return "not measured"
     return "undecided" if "undecided" in outcomes else "held"
+
+
+def _gap(at: At, missing: UnavailableValue) -> Gap:
+    return Gap(at=at, cell=missing.cell, why=missing.why, kind=missing.kind)
 
 
 def unknown_names(hypothesis: Hypothesis, rows: Sequence[StudyRow]) -> str | None:
@@ -136,6 +149,7 @@ class _PlaceJudge:
         self.at = at
         self.compared: list[ComparedValues] = []
         self.missing: list[UnavailableValue] = []
+        self.left_out: list[UnavailableValue] = []
 
     def judged(self, shown: At) -> JudgedPoint | Gap:
         truth = self._truth(self.hypothesis.tree)
@@ -143,7 +157,7 @@ class _PlaceJudge:
             compared = tuple(self.compared)
             return JudgedPoint(at=shown, held=truth is True, undecided=truth == "undecided", compared=compared)
         worst = min(self.missing, key=lambda missing: _KINDS.index(missing.kind))
-        return Gap(at=shown, cell=worst.cell, why=worst.why, kind=worst.kind)
+        return _gap(shown, worst)
 
     def _truth(self, node: ast.expr) -> Truth:
         """What is not known, or not decided, may not matter."""
@@ -173,8 +187,11 @@ class _PlaceJudge:
                 continue
             sign = SIGNS[type(node.ops[0])]
             is_held, margin = held(sign, left, right, *within)
-            is_open = self._is_open(node, side, is_held, list(reading.sources))
-            low, high = self._ratios(node, side, list(reading.sources)) if is_open else (None, None)
+            self.left_out += reading.left_out
+            sources = list(reading.sources)
+            in_words = isinstance(left, str)
+            is_open = self._may_differ(node, reading) if in_words else self._is_open(node, side, is_held, sources)
+            low, high = self._ratios(node, side, sources) if is_open and not in_words else (None, None)
             self.compared.append(
                 ComparedValues(
                     text=self.hypothesis.written(node),
@@ -213,6 +230,18 @@ class _PlaceJudge:
         count = len(excesses(sign, 0.0, 0.0)) if sources else 0
         ends = [farthest(partial(over, which), sources, 1 if wanted else -1) for which in range(count)]
         return bool(ends) and (any(end > 0 for end in ends) if wanted else all(end <= 0 for end in ends))
+
+    def _may_differ(self, node: ast.Compare, reading: RowReading) -> bool:
+        """Could a word be another, so that the comparison comes out otherwise?"""
+        words = [self._words(part, reading) for part in (node.left, *node.comparators)]
+        return len({held(SIGNS[type(node.ops[0])], *pair)[0] for pair in itertools.product(*words)}) > 1
+
+    def _words(self, node: ast.expr, reading: RowReading) -> frozenset[str]:
+        leaf = self.hypothesis.leaf(node) if isinstance(node, ast.Name) else None
+        if not isinstance(leaf, QuantityTerm):
+            return frozenset({str(self._value(node, self.at, reading))})
+        relation = self.relations[leaf]
+        return reading.words(leaf, relation.rows[relation.key(self.at)])
 
     def _ratios(self, node: ast.Compare, side: Side, sources: Sequence[ErrorSource]) -> tuple[float | None, ...]:
         """From where to where left over right may be."""
@@ -261,6 +290,7 @@ class _PlaceJudge:
             except UnavailableValue as missing:
                 if missing.kind != "impossible" or (place is places[-1] and not numbers):
                     raise
+                reading.left_out.append(missing)
         return FOLDED[name](numbers)
 
     def _number(self, node: ast.expr, at: At, reading: RowReading) -> int | float:

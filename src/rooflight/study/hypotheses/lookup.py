@@ -36,6 +36,16 @@ class RowReading:
     sources: dict[ErrorSource, None] = field(default_factory=dict)
     """Of the errors that predicted values may have; in the order in which they were met."""
 
+    left_out: list[UnavailableValue] = field(default_factory=list)
+    """Of a fold: cells that cannot be."""
+
+    def words(self, term: QuantityTerm, row: StudyRow) -> frozenset[str]:
+        """All that a word may be inside the intervals of what it was told by."""
+        word = str(self.value(term, row))
+        if term.name != "bound" or term.layer is not None or self.used.get(_said(term, "predicted")) != "predicted":
+            return frozenset({word})
+        return self.errors.words(row, word)
+
     def value(self, term: QuantityTerm, row: StudyRow) -> int | float | str:
         taken = term.side or _taken(_sides(term), self.side)
         if taken is None:
@@ -49,11 +59,15 @@ class RowReading:
         if value is None or (not isinstance(value, str) and not math.isfinite(value)):
             why, kind = _why_not(term, row, taken)
             raise UnavailableValue(why, kind, cell=row.cell.id)
-        self.used[term.name if term.side is None else f"{term.name}.{taken}"] = taken
+        self.used[_said(term, taken)] = taken
         if isinstance(value, str) or taken != "predicted":
             return value
         self.sources.update(dict.fromkeys(self.errors.sources(term.name, row)))
         return self.errors.shifted(term.name, value, row, self.turned)
+
+
+def _said(term: QuantityTerm, taken: Side) -> str:
+    return term.name if term.side is None else f"{term.name}.{taken}"
 
 
 def candidates(terms: Sequence[QuantityTerm]) -> list[Side]:

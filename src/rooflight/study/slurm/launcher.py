@@ -18,7 +18,7 @@ from rooflight.study.journal import Progress
 from rooflight.study.plan import StudyPlan
 from rooflight.study.slurm import queue
 from rooflight.study.slurm.follower import Follower, Status, is_alive, record_failure, why
-from rooflight.study.slurm.options import SlurmOptions
+from rooflight.study.slurm.options import SlurmOptions, asked
 from rooflight.study.slurm.placement import SlurmPlacement, placement
 from rooflight.study.slurm.queue import SlurmTask
 from rooflight.study.slurm.records import LOCK, SubmissionRecords, begun
@@ -29,20 +29,18 @@ T = TypeVar("T")
 
 
 class SlurmLauncher:
-    """Every cell a task of its own, as many at once as `options` allow.
+    """Every cell a task of its own, as many at once as the options allow.
 
-    `given`: the same as the command line has them, to be joined with what the plan asks for itself."""
+    `given`: what was asked for, by the names of the command line; a plan's own options are joined with it."""
 
-    def __init__(
-        self, options: SlurmOptions, *, given: Mapping[str, Any] | None = None, status: Status = lambda text: None
-    ) -> None:
-        self.options = options
+    def __init__(self, given: Mapping[str, Any], *, status: Status = lambda text: None) -> None:
+        self.options = asked(given)
         self._given = given
         self._status = status
 
     def placement(self, plan: StudyPlan) -> SlurmPlacement:
         """The options of every cell of this plan."""
-        return placement(plan.slurm, self._given) if self._given is not None else placement(plan.slurm)
+        return placement(plan.slurm, self._given)
 
     def run(self, folder: Path, waiting: list[StudyCell], progress: Progress) -> None:
         check_installed()

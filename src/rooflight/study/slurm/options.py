@@ -33,6 +33,8 @@ _OURS = {
 }
 """What `--slurm` may not change, and why."""
 NAMED = ("partition", "gres", "time", "account", "qos", "constraint", "nodelist")
+UNSAID: dict[str, Any] = {**dict.fromkeys((*NAMED, "max_parallel", "python")), "slurm": (), "setup": ()}
+"""A command line without any of them."""
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -88,7 +90,8 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def asked(options: Mapping[str, Any]) -> SlurmOptions:
-    """What the command line asks for; `--slurm KEY=VALUE` as a list of texts."""
+    """What the command line asks for; `--slurm KEY=VALUE` as a list of texts. What is absent is not asked for."""
+    options = {**UNSAID, **options}
     more: dict[str, str | bool] = {}
     for text in options["slurm"]:
         key, equals, value = text.partition("=")

@@ -7,7 +7,8 @@
     partition = "old"
     gres = "gpu:v100:1"
 
-A job holds cells of one device only. What the command line says counts more than [slurm], and less than a device's own.
+A job holds cells of one such device only; those of all others share one. What the command line says counts
+more than [slurm], and less than a device's own.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from typing import Any
 from rooflight.errors import BadInput, RooflightError
 from rooflight.hardware import devices
 from rooflight.study.cell import StudyCell
-from rooflight.study.slurm.options import NAMED, SlurmOptions, asked
+from rooflight.study.slurm.options import NAMED, UNSAID, SlurmOptions, asked
 
 DEVICES = "device"
-_NOTHING: dict[str, Any] = {**dict.fromkeys((*NAMED, "max_parallel", "python")), "slurm": (), "setup": ()}
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class SlurmPlacement:
         return groups
 
 
-def placement(table: Mapping[str, Any], given: Mapping[str, Any] = _NOTHING) -> SlurmPlacement:
+def placement(table: Mapping[str, Any], given: Mapping[str, Any] = UNSAID) -> SlurmPlacement:
     """What a plan's [slurm] asks for, with the options of the command line."""
     general = {name: value for name, value in table.items() if name != DEVICES}
-    of_all = _merged(_options("[slurm]", general), given)
+    of_all = _merged(_options("[slurm]", general), {**UNSAID, **given})
     own = table.get(DEVICES, {})
     if not isinstance(own, dict) or not all(isinstance(options, dict) for options in own.values()):
         raise BadInput('[slurm.device.NAME] is a table of options, such as partition = "gpu"')
@@ -87,7 +87,7 @@ def _device(name: str) -> str:
 
 def _options(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """A table of a plan in the words of the command line."""
-    options = dict(_NOTHING)
+    options = dict(UNSAID)
     more: list[str] = []
     for key, value in table.items():
         name = key.replace("-", "_")
@@ -109,7 +109,7 @@ def _options(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """The second's where it has one; what may be given several times is added up."""
-    merged = {name: first[name] if second[name] is None else second[name] for name in _NOTHING}
+    merged = {name: first[name] if second[name] is None else second[name] for name in UNSAID}
     return {**merged, "slurm": (*first["slurm"], *second["slurm"]), "setup": (*first["setup"], *second["setup"])}
 
 
