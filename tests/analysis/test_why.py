@@ -347,7 +347,7 @@ def test_csv(run, sides):
     assert code == 0
     assert float(rows["conv2"]["unexplained FLOPs"]) == pytest.approx(0, abs=1e-6)
     assert rows["fc1"]["mainly because of"]
-    assert rows["conv2"]["FLOPs B executed"] and rows["conv2"]["FLOPs A useful"]
+    assert rows["conv2"]["FLOPs B executed, matrix ops"] and rows["conv2"]["FLOPs A useful"]
 
 
 def test_json(run, sides):

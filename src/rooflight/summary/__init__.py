@@ -100,6 +100,8 @@ class Sizes:
     """Outputs of all leaf modules, once each call."""
     parameterised_output_bytes: int
     """Outputs of the leaf modules that have parameters."""
+    hooked_output_bytes: int
+    """Outputs of every module that is neither the model nor a list of others: of blocks beside their layers."""
     kept_for_backward_bytes: int | None
     """Activations alive between forward and backward; `None` when the step has no backward."""
     gradient_bytes: int
@@ -118,7 +120,8 @@ class Sizes:
 
 
 def sizes(ledger: Ledger) -> Sizes:
-    outputs = [(leaf, leaf.pass_output_bytes(ledger.header.accumulate)) for leaf in _leaves(ledger.modules)]
+    given = _given(ledger)
+    outputs = [(leaf, given[leaf.path]) for leaf in _leaves(ledger.modules)]
     categories: Counter[str] = Counter()
     for storage in ledger.storages:
         categories[storage.category] += storage.nbytes
@@ -131,6 +134,11 @@ def sizes(ledger: Ledger) -> Sizes:
         buffer_bytes=buffer_bytes(ledger),
         leaf_output_bytes=sum(nbytes for _, nbytes in outputs),
         parameterised_output_bytes=sum(nbytes for leaf, nbytes in outputs if leaf.params or leaf.tied),
+        hooked_output_bytes=sum(
+            given[module.path]
+            for module in ledger.modules
+            if module.path and module.calls and module.type not in _LISTS
+        ),
         kept_for_backward_bytes=_most_alive(kept) if trains else None,
         gradient_bytes=categories["gradient"],
         optimizer_state_bytes=categories["optimizer-state"],
@@ -144,6 +152,26 @@ def every_output_bytes(ledger: Ledger) -> int:
     """Bytes of what all forward ops give, functions too; what is changed in place is no new output."""
     ops = (op for op in ledger.ops if op.phase == "forward" and op.kind != "view" and not op.mutates)
     return sum(tensor.nbytes for op in ops for tensor in op.outputs[:1])
+
+
+def _given(ledger: Ledger) -> dict[str, int]:
+    """Bytes of the outputs of every module in one forward pass. One that is called again may give another size: where
+    each call is one op, as of an activation, they are those of its ops."""
+    passes = ledger.header.accumulate
+    ops: dict[str, list[Op]] = defaultdict(list)
+    for op in ledger.ops:
+        if op.phase == "forward" and op.kind != "view" and op.outputs:
+            ops[op.module].append(op)
+    given = {}
+    for module in ledger.modules:
+        given[module.path] = module.pass_output_bytes(passes)
+        if module.calls > passes and len(ops[module.path]) == module.calls:
+            given[module.path] = sum(op.outputs[0].nbytes for op in ops[module.path]) // passes
+    return given
+
+
+_LISTS = ("Sequential", "ModuleList")
+"""Modules that torchsummary does not hook."""
 
 
 def _leaves(modules: Iterable[Module]) -> list[Module]:

@@ -43,6 +43,10 @@ class Amount:
             return Fraction(1)
         return abs((self.high - self.low) / (2 * self.value))
 
+    def amount_near(self, value: Fraction, part: Fraction) -> bool:
+        """Is it, by no more than this part of it, that value?"""
+        return not self.bound and abs(self.value - value) <= part * abs(value)
+
     def times(self, factor: Fraction) -> Amount:
         """The same digits in a unit that is so many times as large."""
         low, high = (None if end is None else end * factor for end in (self.low, self.high))
@@ -59,6 +63,8 @@ class Shape:
 
 Stated = Amount | Shape | str
 """A word is a verdict or the name of a device; of a counter, what profilers print where it gave nothing."""
+FILE_ROW = "row of the file"
+"""The remark that keeps where a cell stood: claims are numbered as if they had been written one below the other."""
 StepName = Literal["forward", "backward", "optimizer", "training", "inference"]
 
 
@@ -268,6 +274,11 @@ class CheckedTable:
                 f"{len(self.findings)} {'mistake' if len(self.findings) == 1 else 'mistakes'} over several rows"
             )
         return ", ".join(parts) + ("" if self.is_checked else ": nothing was checked")
+
+    @property
+    def unread_columns(self) -> list[str]:
+        """Columns of the file that no claim was read from."""
+        return list(dict.fromkeys(key for row in self.rows for key in row.claim.remarks if key != FILE_ROW))
 
     def row(self, number: int) -> JudgedClaim:
         return next(row for row in self.rows if row.claim.row == number)

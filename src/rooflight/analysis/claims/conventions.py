@@ -206,8 +206,11 @@ def _summary(case: ClaimCase) -> Iterator[Finding]:
     rest: Number = 0
     if case.name == "total_size":
         rest = scope.scaled(sizes.input_bytes) + sizes.param_bytes
-    leaf, with_params = (scope.scaled(2 * size) for size in (sizes.leaf_output_bytes, sizes.parameterised_output_bytes))
+    kinds = (sizes.leaf_output_bytes, sizes.parameterised_output_bytes, sizes.hooked_output_bytes)
+    leaf, with_params, hooked = (scope.scaled(2 * size) for size in kinds)
     yield Finding("hooked-modules", f"outputs of all leaf modules, twice{text}", rest + leaf)
+    said = f"outputs of modules, of blocks beside their layers, twice: the way of torchsummary{text}"
+    yield Finding("hooked-modules", said, rest + hooked)
     if with_params != leaf:
         said = f"outputs of the modules with parameters alone, twice{text}"
         yield Finding("hooked-parameters", said, rest + with_params)
@@ -238,11 +241,18 @@ def _rates(case: ClaimCase) -> Iterator[Finding]:
                 yield Finding("executed-flops", f"executed FLOPs {text}", by.executed_flops_per_s)
 
 
+def _executed(case: ClaimCase) -> Iterator[Finding]:
+    if (executed := case.scope.sums.matrix_executed) is not None:
+        text = "executed by the ops that have matrix work alone, as `rooflight compare` shows them"
+        yield Finding("matrix-ops-only", text, executed)
+
+
 _BY_NAME: dict[str, tuple[Trial, ...]] = {
     "flops": (_work, _all_work, _causal),
     "ops": (_work, _all_work),
     "macs": (_work,),
     "share": (_share,),
+    "executed_flops": (_executed,),
     "params": (_params,),
     "param_bytes": (_param_bytes,),
     "forward_backward_bytes": (_summary,),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from rooflight.analysis.claims import matching
-from rooflight.analysis.claims.claim import Amount, Answer, CannotTell, Claim, JudgedClaim, number_of
+from rooflight.analysis.claims.claim import Amount, Answer, CannotTell, Claim, JudgedClaim, number_of, unknown
 from rooflight.analysis.claims.device_claims import run_of
 from rooflight.analysis.claims.estimated_answers import ANSWERS
 from rooflight.analysis.claims.judging import ClaimsJudge, times_batch
@@ -46,7 +46,56 @@ def settled(judge: ClaimsJudge, rows: list[JudgedClaim]) -> list[JudgedClaim]:
         if row.claim.row in sums and row.verdict == "convention" and row.answer is not None:
             no_sum = replace(sums[row.claim.row], value=row.answer.value, rows=())
             rows[place] = replace(row, verdict="wrong", because=(no_sum, *row.because))
-    return rows
+    return _of_another_batch(judge, _swapped(rows))
+
+
+def _swapped(rows: list[JudgedClaim]) -> list[JudgedClaim]:
+    """FLOPs that are the multiply-adds beside multiply-adds that are the FLOPs: no convention has half as many FLOPs as
+    multiply-adds."""
+    once = {_subject(row.claim) for row in rows if row.verdict == "convention" and row.says("macs-for-flops")}
+    twice = {_subject(row.claim) for row in rows if row.verdict == "convention" and row.says("flops-for-macs")}
+    text = "FLOPs and multiply-adds are swapped: a multiply-add is 2 FLOPs, so that there are twice as many FLOPs"
+    return [
+        replace(row, verdict="wrong", because=(Finding("macs-and-flops-swapped", text),))
+        if _subject(row.claim) in once & twice and (row.says("macs-for-flops") or row.says("flops-for-macs"))
+        else row
+        for row in rows
+    ]
+
+
+def _of_another_batch(judge: ClaimsJudge, rows: list[JudgedClaim]) -> list[JudgedClaim]:
+    """A row that is right as multiply-adds at its batch, and as FLOPs at another one: what the other rows count tells
+    which, and where they do not, nothing does."""
+    work = [row for row in rows if row.claim.name in ("flops", "ops") and row.claim.amount is not None]
+    others = {row.claim.row: _batch_it_fits(judge, row, work) for row in work if row.says("macs-for-flops")}
+    doubtful = {number: batch for number, batch in others.items() if batch is not None}
+    is_once = any(row.says("macs-for-flops") and row.claim.row not in doubtful for row in work)
+    is_twice = any(row.verdict == "right" for row in work)
+    return [
+        _doubted(row, doubtful[row.claim.row], is_twice=is_twice)
+        if row.claim.row in doubtful and row.verdict == "convention" and not (is_once and not is_twice)
+        else row
+        for row in rows
+    ]
+
+
+def _batch_it_fits(judge: ClaimsJudge, row: JudgedClaim, work: list[JudgedClaim]) -> int | None:
+    """Another batch, of the ledger or of the table, at which a row that names its batch states the FLOPs."""
+    claim, right_value = row.claim, None if row.answer is None else number_of(row.answer.value)
+    if claim.batch is None or not right_value or claim.amount is None:
+        return None
+    for other in dict.fromkeys((judge.book(claim).ledger.header.batch, *(row.claim.batch for row in work))):
+        if other not in (None, claim.batch) and claim.amount.holds(right_value * Fraction(other or 1, claim.batch)):
+            return other
+    return None
+
+
+def _doubted(row: JudgedClaim, batch: int, *, is_twice: bool) -> JudgedClaim:
+    text = f"these are the FLOPs of batch {batch}, and the row says {row.claim.batch}"
+    if is_twice:
+        return replace(row, verdict="wrong", because=(Finding("batch-mislabelled", text), *row.because), ambiguous=True)
+    reason = f"either {text}; or multiply-adds at batch {row.claim.batch}, called FLOPs: nothing in the table tells"
+    return unknown(row.claim, reason, "GMAC or GFLOP behind the value")
 
 
 def _over(code: str, text: str, *rows: JudgedClaim) -> Finding:
@@ -54,11 +103,14 @@ def _over(code: str, text: str, *rows: JudgedClaim) -> Finding:
 
 
 def _shared(rows: list[JudgedClaim], code: str, text: str = "") -> Iterator[Finding]:
-    """One mistake that several rows have; without a text, what is said of the first of them."""
-    concerned = [row for row in rows if row.says(code)]
-    if len(concerned) > 1:
-        text = text or next(finding.text for finding in concerned[0].because if code in finding.code)
-        yield _over(code, f"{_listed(concerned)}: {text}", *concerned)
+    """One mistake that several rows have; without a text, those of which the same is said."""
+    groups: dict[str, list[JudgedClaim]] = defaultdict(list)
+    for row in rows:
+        if (found := next((finding for finding in row.because if code in finding.codes), None)) is not None:
+            groups[text or found.text].append(row)
+    for said, concerned in groups.items():
+        if len(concerned) > 1:
+            yield _over(code, f"{_listed(concerned)}: {said}", *concerned)
 
 
 def _totals(judge: ClaimsJudge, rows: list[JudgedClaim]) -> Iterator[Finding]:
@@ -82,9 +134,13 @@ def _batch_between(judge: ClaimsJudge, claim: Claim, added: Answer) -> str | Non
     """Is the total that of a batch, and its rows of one sample, or the other way round?"""
     for batch in judge.batches(claim):
         if matching.states(claim.stated, times_batch(added, Fraction(batch))):
+            if batch == 2 and claim.name in ("flops", "ops", "macs"):
+                return "it is twice them, as if a multiply-add counted once in them and as 2 in it"
             return f"it is {batch} times them, as if they were of one sample and it of batch {batch}"
         if matching.states(claim.stated, times_batch(added, Fraction(1, batch))):
-            return f"it is a {batch}th of them, as if they were of batch {batch} and it of one sample"
+            if batch == 2 and claim.name in ("flops", "ops", "macs"):
+                return "it is half of them, as if a multiply-add counted as 2 in them and once in it"
+            return f"it is 1/{batch} of them, as if they were of batch {batch} and it of one sample"
     return None
 
 
@@ -162,7 +218,9 @@ def _batches(rows: list[JudgedClaim]) -> Iterator[Finding]:
     for row in rows:
         for finding in row.because:
             if {"batch-missing", "batch-mislabelled"}.intersection(finding.codes):
-                by_text[finding.text.partition(":")[0].partition(";")[0]].append(row)
+                group = by_text[finding.text.partition(":")[0].partition(";")[0]]
+                if row not in group:
+                    group.append(row)
     for group in by_text.values():
         if len(group) > 1:
             text = next(c.text for c in group[0].because if "batch" in c.code)
@@ -213,7 +271,9 @@ def _runs(judge: ClaimsJudge, rows: list[JudgedClaim]) -> Iterator[Finding]:
         if run is None:
             continue
         for finding in run[0].findings:
-            if finding.code in _RUN_FINDINGS and (finding.code != _OF_A_ROOF or claim.name in _UNDER_A_ROOF):
+            is_by_wall = finding.code == "scopes-mixed" and claim.name == "throughput"  # samples come by the wall
+            is_told = finding.code != _OF_A_ROOF or claim.name in _UNDER_A_ROOF
+            if finding.code in _RUN_FINDINGS and is_told and not is_by_wall:
                 concerned[finding.code, finding.text].append(row)
                 numbers[finding.code, finding.text].update((claim.row, *run[1]))
     for (code, text), group in concerned.items():

@@ -51,9 +51,10 @@ def _board_of(device: Device) -> Device | None:
 def figures_of(claim: Claim) -> list[Answer]:
     """The figure, and after it those that the row may mean as well: of another unit, of another board of that name."""
     count, device, others = named_device(claim)
-    figures = [
-        answer for alike in (device, *others) for answer in _figures_of(alike, claim.name, claim.precision, count)
-    ]
+    # Whoever names a card of two dies by its maker's name states both.
+    whole = _board_of(device) if count == 1 and device.vendor == "AMD" else None
+    alike_ones = (device, *others, *((whole,) if whole is not None else ()))
+    figures = [answer for alike in alike_ones for answer in _figures_of(alike, claim.name, claim.precision, count)]
     if not figures:
         raise CannotTell(f"{device.title} has no such figure", "rooflight list devices")
     return figures
@@ -111,10 +112,20 @@ def _slips(claim: Claim, value: float) -> list[Finding]:
         bandwidth_bytes_per_s=value if name == "bandwidth" else None,
     )
     findings = [replace(slip, value=value) for slip in judge_run(given).findings if slip.code in _SLIPS]
+    if name == "peak" and not findings:
+        findings += _sparse(device, precision, value)
     # That a board is two dies is said beside a figure that is wrong, not instead of it.
     if any(finding.code != "board-for-die" for finding in findings):
         return findings
     return _of_others(device, name, precision, value)
+
+
+def _sparse(device: Device, precision: str, value: float) -> list[Finding]:
+    """Twice the peak: what datasheets give for matrices of which half is zero."""
+    roofs = [roof for roof in roofs_of(device).compute if roof.precision == precision and roof.unit == "tensor"]
+    if any(abs(value / (2 * roof.flops_per_s) - 1) <= SAME for roof in roofs):
+        return [Finding("peak-with-sparsity", "twice the peak: with sparsity, where half of a matrix is zero", value)]
+    return []
 
 
 def _of_others(device: Device, name: str, precision: str, value: float) -> list[Finding]:

@@ -31,14 +31,29 @@ from rooflight.ledger import Op
 WORK = ("flops", "macs", "ops")
 _OF_PARAMETERS = ("params", "trainable_params", "param_bytes", "model_bytes")
 _FACTORS = (
-    ("cout-missing", ("Cout",), "the output channels (Cout = {}) are missing from the formula"),
-    ("cin-missing", ("Cin",), "the input channels (Cin = {}) are missing from the formula"),
+    ("cout-missing", ("Cout",), "the output channels ({}) are missing from the formula"),
+    ("cin-missing", ("Cin",), "the input channels ({}) are missing from the formula"),
     ("kernel-missing", ("Kh", "Kw"), "the kernel ({}) is missing from the formula"),
     ("kernel-not-squared", ("Kw",), "the kernel's width ({}) is missing: its area counts"),
     ("positions-missing", ("Ho", "Wo"), "the output's positions ({}) are missing from the formula"),
     ("columns-missing", ("N",), "the output features ({}) are missing from the formula"),
     ("rows-missing", ("K",), "the input features ({}) are missing from the formula"),
 )
+
+
+@only_for(*WORK)
+def _left_out(case: ClaimCase) -> Iterator[Finding]:
+    """A total without one type of its layers."""
+    if case.scope.part.kind != "total":
+        return
+    work: dict[str, Fraction] = {}
+    types = {module.path: module.type for module in case.scope.ledger.modules}
+    for op in case.scope.matrix_ops:
+        name = types.get(op.module, "")
+        work[name] = work.get(name, Fraction(0)) + (op.cost.macs or 0 if op.cost is not None else 0)
+    for name, macs in work.items() if len(work) > 1 else ():
+        left = case.scope.totals.macs - macs
+        yield Finding("type-left-out", f"the {name} layers were left out", case.scope.scaled(case.times * left))
 
 
 @only_for(*WORK)
@@ -51,6 +66,7 @@ def _missing_factors(case: ClaimCase) -> Iterator[Finding]:
 def _without(case: ClaimCase, symbols: tuple[str, ...]) -> tuple[Number, str] | None:
     """The work with these factors left out of every op that has them, and their values; `None` where none has."""
     left, seen = Fraction(0), set()
+    symbol = f"{symbols[0]} = " if symbols[0].startswith("C") else ""
     for op in case.scope.matrix_ops:
         assert op.cost is not None and op.cost.macs is not None
         formula, of_product = work_of(op), "convolution" not in op.packet
@@ -63,7 +79,7 @@ def _without(case: ClaimCase, symbols: tuple[str, ...]) -> tuple[Number, str] | 
             left += op.cost.macs
     if seen <= {"1", "1 x 1"}:
         return None
-    return case.scope.scaled(case.times * left), seen.pop() if len(seen) == 1 else "of every layer"
+    return case.scope.scaled(case.times * left), f"{symbol}{seen.pop()}" if len(seen) == 1 else "of every layer"
 
 
 @only_for(*WORK)
@@ -309,6 +325,7 @@ def other_layers(case: ClaimCase) -> Iterator[ClaimScope]:
 
 
 LIKELY: tuple[Trial, ...] = (
+    _left_out,
     _missing_factors,
     _groups,
     _batches,

@@ -7,6 +7,7 @@ batch, parameters do not depend on it. What is neither is not scaled: it is trac
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -36,6 +37,11 @@ _ANY_STEP = (*ANY_BATCH, "output_shape", "output_elements", "output_bytes", "inp
              "input_size", "forward_backward_bytes", "total_size")  # fmt: skip
 _ANY_PRECISION = ("flops", "macs", "ops", "other_flops", "share", "params", "trainable_params", "output_shape",
                   "output_size", "output_elements", "input_features", "layers", "batch")  # fmt: skip
+
+
+_OF_RUNS = ("wall_time", "gpu_busy", "kernel_time", "time", "throughput", "tokens_per_s", "performance", "traffic",
+            "executed_flops", "dram_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "mfu", "hfu")  # fmt: skip
+"""What only a measurement tells."""
 
 
 class LedgerBook:
@@ -238,7 +244,7 @@ def scope_of(book: LedgerBook, claim: Claim, name: str, *, metric: str = "", per
         if claim.precision not in (dtype, "tf32" if dtype == "fp32" else dtype):
             raise CannotTell(
                 f"the ledger is in {dtype}, the row in {claim.precision}",
-                book.command(dtype=claim.precision, autocast=None)
+                book.command("measure" if name in _OF_RUNS else "estimate", dtype=claim.precision, autocast=None)
                 if claim.precision in FIELDS["dtype"].choices
                 else f"a ledger in {claim.precision}",
             )
@@ -257,6 +263,7 @@ def device_of(claim: Claim) -> Device | None:
     return find_device(claim.device)[1] if claim.device else None
 
 
+_VENDOR = re.compile(r"^(?:nvidia\s+|amd\s+|instinct\s+|tesla\s+|geforce\s+)+")
 _MEANT = {"a100": "a100-sxm-40"}
 """A name that several cards have, and the one that tables mean by it: the A100 of most papers has 40 GB, 1,555 GB/s."""
 
@@ -264,7 +271,7 @@ _MEANT = {"a100": "a100-sxm-40"}
 def other_cards(text: str) -> tuple[Device, ...]:
     """Those besides the one of `find_device` that a name alone may mean: `A100` is any of them."""
     count, device = find_device(text)
-    plain = text.lower().split()[-1] if count > 1 else text.lower().strip()
+    plain = text.lower().split()[-1] if count > 1 else _VENDOR.sub("", text.lower()).strip()
     if plain in devices.names():
         return ()
     alike = (other for other in devices.known() if other.name.startswith(f"{plain}-") and other is not device)

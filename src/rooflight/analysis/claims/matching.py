@@ -13,7 +13,7 @@ from rooflight.analysis.claims.claim import Amount, Answer, CannotTell, Shape, S
 from rooflight.analysis.claims.conventions import ClaimCase, conventions, prefixes, tried
 from rooflight.analysis.claims.estimated_answers import ANSWERS
 from rooflight.analysis.finding import Finding, FoundValue
-from rooflight.formatting import seconds
+from rooflight.formatting import count, seconds
 
 MOST_SPREAD = Fraction(1, 200)
 """A number given so roughly is anybody's: far-fetched mistakes are not looked for."""
@@ -40,7 +40,9 @@ def inside(stated: Stated | None, answer: Answer) -> str:
     low, high, value = (float(end) for end in (answer.low, answer.high, answer.number))
     if not isinstance(stated, Amount) or "device" in answer.origin or high - low < value * float(MOST_SPREAD):
         return ""
-    unit = {"second": seconds}.get(stated.unit.base, lambda number: f"{number:,.4g}")
+    if stated.amount_near(answer.number, MOST_SPREAD):
+        return ""
+    unit = {"second": seconds}.get(stated.unit.base, count)
     return f"inside the spread of the measurement, {unit(low)} to {unit(high)}; its median is {unit(value)}"
 
 
@@ -117,7 +119,10 @@ _TWINS = {
 def by_mistake(case: ClaimCase) -> tuple[Finding, ...]:
     """The mistakes that give the value: the likely ones, then those in another convention."""
     stated, likely = case.claim.stated, tuple(tried(mistakes.LIKELY, case))
-    return _once(matching(stated, likely)) or _once(_as_twin(case)) or _once(_with_other_prefix(stated, likely))
+    slips = tuple(Finding("prefix", text, case.answer.value) for amount, text in prefixes(stated, with_binary=True)
+                  if states(amount, case.answer))  # fmt: skip
+    found = _once(matching(stated, likely)) or _once(_as_twin(case))
+    return found or slips or _once(_with_other_prefix(stated, likely))
 
 
 def _as_twin(case: ClaimCase) -> Iterator[Finding]:

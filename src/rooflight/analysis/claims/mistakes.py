@@ -149,6 +149,19 @@ def _read_and_written(case: ClaimCase) -> Iterator[Finding]:
             yield Finding("read-or-written", f"that is {text}, {formatting.exact(value)} B", value)
 
 
+@only_for("dram_bytes", "optimizer_bytes")
+def _other_bytes(case: ClaimCase) -> Iterator[Finding]:
+    if case.name == "dram_bytes":
+        value = number_of(estimated_answers.ANSWERS["bytes"](case.scope.of("bytes")).value)
+        yield Finding("compulsory-for-dram", "these are the compulsory bytes, by formula, not what was counted", value)
+    else:
+        params = case.scope.of_modules("param_bytes")
+        text = (
+            f"two states for every parameter, as Adam has them: this step keeps {formatting.exact(int(case.number))} B"
+        )
+        yield Finding("states-of-adam", text, 2 * params)
+
+
 # Runs.
 
 
@@ -294,6 +307,7 @@ _COUNTS: tuple[Trial, ...] = (
     _element_sizes,
     _profiler_units,
     _read_and_written,
+    _other_bytes,
     _scopes,
     _while_busy,
     _per_sample,

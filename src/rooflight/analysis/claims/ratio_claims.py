@@ -11,7 +11,7 @@ from rooflight.analysis.claims import device_figures, matching, mistakes
 from rooflight.analysis.claims.claim import Answer, CannotTell, Claim, JudgedClaim, number_of, right, right_by, wrong
 from rooflight.analysis.claims.conventions import ClaimCase, conventions, tried
 from rooflight.analysis.claims.model_parts import part_of
-from rooflight.analysis.claims.quantities import Operand
+from rooflight.analysis.claims.quantities import QUANTITIES, Operand
 from rooflight.analysis.claims.row_inference import Ingredient
 from rooflight.analysis.finding import Finding
 from rooflight.analysis.sanity.ratios import explain, memory_ratio
@@ -57,8 +57,12 @@ def judged_ratio(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
             return right_by(claim, answer, unlike)
         return right(claim, answer, "it follows from the table itself" if rows else "")
     mistaken = matching.matching(claim.stated, _mistaken(above, below))
-    findings = (*filter(None, [unlike]), *_by_own_rows(judge, claim, above, below), *mistaken)
-    return wrong(claim, answer, *_once(findings), reason=_explained(claim, value))
+    findings = (
+        *filter(None, [unlike, _inverted(claim, above, below)]),
+        *_by_own_rows(judge, claim, above, below),
+        *mistaken,
+    )
+    return wrong(claim, answer, *_once(findings), reason=_explained(claim, value) if _is_of_work(above, below) else "")
 
 
 def _side(judge: ClaimsJudge, claim: Claim, operand: Operand) -> RatioSide:
@@ -159,6 +163,17 @@ def _explained(claim: Claim, value: Fraction) -> str:
         return ""
     ratio = explain(float(stated / value))
     return f"stated by right: {ratio.text}" if ratio.factors and abs(ratio.left - 1) < _NEAR else ""
+
+
+def _is_of_work(above: RatioSide, below: RatioSide) -> bool:
+    """Multiply-adds and FLOPs are told apart where one of both is divided."""
+    return any(QUANTITIES[side.name].unit in ("flop", "mac", "flop/second") for side in (above, below))
+
+
+def _inverted(claim: Claim, above: RatioSide, below: RatioSide) -> Finding | None:
+    if not above.value or not matching.is_value(claim.stated, below.value / above.value):
+        return None
+    return Finding("ratio-inverted", "that is the inverse: the second by the first", below.value / above.value)
 
 
 def _once(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

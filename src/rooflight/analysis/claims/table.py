@@ -15,11 +15,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
-from rooflight.analysis.claims.claim import Amount, Claim, Stated, StepName
+from rooflight.analysis.claims.claim import FILE_ROW, Amount, Claim, Stated, StepName
 from rooflight.analysis.claims.quantities import QUANTITIES, KindName, NamedQuantity, UnknownQuantity, named
 from rooflight.analysis.claims.table_cells import UnreadableCell, amount_of, cell_parts, shape_of, style_of
 from rooflight.analysis.claims.table_columns import (
-    FILE_ROW,
     OPTIONAL,
     REQUIRED,
     CellsOfRow,

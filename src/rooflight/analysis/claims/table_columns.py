@@ -8,6 +8,7 @@ import difflib
 import io
 import re
 
+from rooflight.analysis.claims.claim import FILE_ROW
 from rooflight.analysis.claims.quantities import UnknownQuantity, named
 from rooflight.errors import BadFile
 
@@ -18,8 +19,6 @@ _ALIASES = {
     "dtype": "precision", "gpu": "device", "batch size": "batch", "bs": "batch", "architecture": "model",
     "network": "model", "net": "model", "model name": "model",
 }  # fmt: skip
-FILE_ROW = "row of the file"
-"""The remark that keeps where a cell stood: claims are numbered as if they had been written one below the other."""
 _NOTHING = frozenset(
     {"", "-", "–", "—", "/", "n/a", "n.a.", "na", "tbd", "tba", "?", "none", "null", "n/d", "...", "…"}
 )

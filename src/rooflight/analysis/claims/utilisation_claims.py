@@ -14,11 +14,12 @@ from rooflight.analysis.claims.rate_claims import decided
 from rooflight.analysis.claims.rate_terms import MACS, as_term, quotients
 from rooflight.analysis.finding import Finding
 from rooflight.hardware.roofs import roofs_of
-from rooflight.summary.measured_step import rates, utilisation
+from rooflight.summary.measured_step import main_precision, rates, utilisation
 
 if TYPE_CHECKING:
     from rooflight.analysis.claims.judging import ClaimsJudge
 
+_FP32 = ("fp32", "tf32")
 _TIMES = ((False, "by the wall"), (True, "while the GPU is busy"))
 
 
@@ -47,6 +48,11 @@ def _by_run(book: LedgerBook, claim: Claim) -> JudgedClaim:
     halves = (replace(way, value=way.number / 2, low=None, high=None) for way, _ in ways)
     if any(matching.is_value(claim.stated, half.value) for half in halves):
         return wrong(claim, answer, Finding("macs-against-a-peak", MACS, answer.number / 2))
+    if "peak" in claim.quantity.lower():
+        raise CannotTell(
+            f"of which peak, which FLOPs and which time it is must be said; MFU is {100 * float(answer.number):.2g}%",
+            "MFU or HFU as quantity",
+        )
     return wrong(claim, answer)
 
 
@@ -70,9 +76,11 @@ def _ways(book: LedgerBook, name: str) -> Iterator[tuple[Answer, Finding]]:
             yield Answer(value, how, "the run and the device's peaks", low, high), Finding(code, how, value)
     if book.device is None or name != "mfu":
         return
+    precision = main_precision(book.ledger) or "fp32"
+    asked = _FP32 if precision in _FP32 else (precision,)
     for while_busy, text in _TIMES:
         done = rates(book.measured, while_busy=while_busy)
-        for roof in roofs_of(book.device).compute:
+        for roof in (roof for roof in roofs_of(book.device).compute if roof.precision in asked):
             for what, rate in (("useful", done.useful_flops_per_s), ("executed", done.executed_flops_per_s)):
                 if rate is not None:
                     how = f"{what} FLOPs {text}, of the {roof.precision} peak"

@@ -195,6 +195,8 @@ def _held_against(checked: CheckedTable) -> Iterable[str]:
     first, *others = map(ledger_documents.headline, checked.ledgers)
     yield f"{checked.file or 'the table'} against {first}"
     yield from (f"and {headline}" for headline in others)
+    if unread := checked.unread_columns:
+        yield f"not read: the {'column' if len(unread) == 1 else 'columns'} {', '.join(unread)}"
     for ledger in checked.traced:
         yield f"and {ledger_documents.headline(ledger)}, traced for rows that name it"
 
@@ -212,6 +214,7 @@ def claims_data(checked: CheckedTable) -> dict[str, Any]:
             "rows": len(checked.rows),
             **{verdict: checked.counts[verdict] for verdict in WORDS},
         },
+        "unread_columns": checked.unread_columns,
         "rows": [_row(row) for row in checked.rows],
         "findings": [
             {"code": finding.code, "text": finding.text, "rows": list(finding.rows)} for finding in checked.findings

@@ -105,9 +105,12 @@ def signed_share(value: float | None) -> str:
     return "–" if value is None else f"{value:+.2%}"
 
 
+_KINDS = {"matrix executed": "executed, matrix ops"}
+
+
 def _three(quantity: ComparedQuantity, basis: tuple[str, str], *, optional: int) -> Cells[PairRow]:
     """A, B and their ratio. Columns say of which kind they are where the two are not of one kind."""
-    a, b = (f" {kind.removeprefix('matrix ')}" if basis[0] != basis[1] else "" for kind in basis)
+    a, b = (f" {_KINDS.get(kind, kind)}" if basis[0] != basis[1] else "" for kind in basis)
     name, write = quantity.title, METRICS[quantity.metric].text
     return [
         (Column(f"{name} A{a}", write, optional=optional), quantity.of("a")),
@@ -172,7 +175,10 @@ def compare_document(
         tables += compare_memory_tables.memory_tables(memory, comparison.a.ledger.header.model)
     small = [f"{name}: {ledger_documents.provenance(side.ledger)}" for name, side in _named(comparison)]
     if comparison.flops_basis[0] != comparison.flops_basis[1]:
-        small.append("useful = matrix work by formula; executed = all FLOPs counted in the ops that have matrix work")
+        small.append(
+            "useful = matrix work by formula; executed, matrix ops = all FLOPs counted in the ops that have matrix "
+            "work; what other ops execute is not in it"
+        )
     if memory is not None and memory.partings():
         small.append(compare_memory_tables.CONVENTIONS)
     if comparison.whys:

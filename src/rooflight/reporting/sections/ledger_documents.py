@@ -134,12 +134,13 @@ def summary_sizes(ledger: Ledger) -> tuple[str, ...]:
         f"{mebibytes(2 * every)} (every op's output twice, functions included), params size "
         f"{mebibytes(sizes.param_bytes)}, estimated total size {mebibytes(beside + 2 * every)}"
     ]
-    hooked, with_params = sizes.leaf_output_bytes, sizes.parameterised_output_bytes
+    hooked, with_params = sizes.hooked_output_bytes, sizes.parameterised_output_bytes
     others = []
     if hooked != every:
-        others.append(f"{pair(hooked)} by outputs of leaf modules (torchsummary, which writes MB)")
+        blocks = ", blocks beside their layers" if hooked != sizes.leaf_output_bytes else ""
+        others.append(f"{pair(hooked)} by outputs of modules{blocks} (torchsummary, which writes MB)")
     if with_params not in (every, hooked):
-        others.append(f"{pair(with_params)} by those of them with parameters (torchinfo)")
+        others.append(f"{pair(with_params)} by those of leaf modules with parameters (torchinfo)")
     if others:
         lines.append(f"forward/backward and total of tools that see modules only: {'; '.join(others)}")
     return tuple(lines)
