@@ -895,3 +895,79 @@ def gpt2_from_the_ledger() -> ClaimTable:
     rows = long(("parameters", "124.4 M"), ("params size", f"{4 * 124_439_808 / 1e6:.1f} MB"), ("MACs", sums.macs), ("FLOPs", f"{sums.flops / 1e9:.1f} GFLOP"),
                 ("bytes read", sums.bytes_read), ("bytes written", sums.bytes_written), ("bytes", sums.bytes_read + sums.bytes_written))  # fmt: skip
     return ClaimTable(ledger, rows)
+
+
+# As others write them: forms that a stranger's tables had.
+
+
+@right
+def tflops_as_a_speed() -> ClaimTable:
+    """FLOPs of the step by its wall time, under the name that datasheets have for FLOP/s."""
+    ledger = recorded("resnet50-infer-fp32")
+    flops, time = total(ledger.ops).flops, of_step(ledger, "wall_time_s")
+    rows: list[Cells] = [
+        {"layer": "total", "wall time (ms)": f"{1e3 * time:.3f}", "TFLOPS": f"{flops / time / 1e12:.2f}"}
+    ]
+    return ClaimTable(ledger, rows)
+
+
+@right
+def time_of_one_image() -> ClaimTable:
+    """The step by its batch of 16; img/s is its inverse."""
+    ledger = recorded("resnet50-infer-fp32")
+    time = of_step(ledger, "wall_time_s")
+    rows: list[Cells] = [
+        {"layer": "total", "wall time per image (ms)": f"{1e3 * time / 16:.4f}", "img/s": f"{16 / time:.0f}"}
+    ]
+    return ClaimTable(ledger, rows)
+
+
+@right
+def shares_without_a_percent_sign() -> ClaimTable:
+    """99.2 and 0.8 are of one column."""
+    layers = vgg(16)
+    share = 100 * macs_of(layer for layer in layers if layer.name.startswith("Conv")) / macs_of(layers)
+    rows: list[Cells] = [
+        {"layer": "Conv2d", "share": f"{share:.1f}"},
+        {"layer": "Linear", "share": f"{100 - share:.1f}"},
+    ]
+    return ClaimTable(estimated("vgg16"), rows)
+
+
+@right
+def torchsummary_of_resnet18() -> ClaimTable:
+    """8,230,376 numbers that modules give, blocks beside their layers, 4 bytes each and twice."""
+    outputs, params = 2 * 8_230_376 * 4 / 2**20, 11_689_512 * 4 / 2**20
+    rows = long(("Input size (MB)", f"{3 * 224 * 224 * 4 / 2**20:.2f}"), ("Params size (MB)", f"{params:.2f}"),
+                ("Forward/backward pass size (MB)", f"{outputs:.2f}"),
+                ("Estimated Total Size (MB)", f"{outputs + params + 3 * 224 * 224 * 4 / 2**20:.2f}"))  # fmt: skip
+    return ClaimTable(estimated("resnet18"), rows)
+
+
+@right
+def layers_as_people_count_them() -> ClaimTable:
+    """Of VGG-16 13 convolutions and 16 layers with weights; a picture of 224."""
+    rows = long(("conv layers", 13), ("layers", 16), ("Image size", 224), ("input size", "224x224"))
+    return ClaimTable(estimated("vgg16"), rows)
+
+
+@right
+def paper_of_models() -> ClaimTable:
+    """A row a model, of totals."""
+    rows: list[Cells] = [
+        {
+            "model": f"vgg{depth}",
+            "Params (M)": f"{params_of(vgg(depth)) / 1e6:.1f}",
+            "GMACs": f"{macs_of(vgg(depth)) / 1e9:.2f}",
+        }
+        for depth in (11, 16)
+    ]
+    return ClaimTable(estimated("vgg11"), rows)
+
+
+@right
+def powers_of_ten_and_errors() -> ClaimTable:
+    """One number in the ways people write it."""
+    rows = long(("params", "25.6x10^6"), ("params", "**25.6M**"), ("params", "25.6 M ± 0.1 M"), ("params", "25-26M"),
+                ("params", "about 25.6 M"), ("params", "25'557'032"))  # fmt: skip
+    return ClaimTable(estimated("resnet50"), rows)

@@ -1128,3 +1128,63 @@ def two_times_of_one_run() -> PlantedTable:
         *long(("parameters", 11_689_512)),
     ]
     return changed(ClaimTable(estimated("resnet18", 2, "train"), rows), 1, "0.031 s")
+
+
+# As others write them: mistakes that a stranger's tables had.
+
+
+def _resnet50(*rows: tuple[object, ...]) -> ClaimTable:
+    ledger = recorded("resnet50-infer-fp32")
+    time = f"{1e3 * of_step(ledger, 'wall_time_s'):.3f} ms"
+    return ClaimTable(ledger, long(("wall time", time), ("FLOPs", total(ledger.ops).flops), *rows))
+
+
+@plants(16, "rate")
+def a_speed_while_busy_beside_the_wall() -> PlantedTable:
+    """By the GPU-busy time, where the only time of the table is the wall's."""
+    ledger = recorded("resnet50-infer-fp32")
+    flops, wall, busy = total(ledger.ops).flops, of_step(ledger, "wall_time_s"), of_step(ledger, "gpu_busy_s")
+    right = _resnet50(("TFLOP/s", f"{flops / wall / 1e12:.2f}"))
+    return changed(right, 2, f"{flops / busy / 1e12:.2f}")
+
+
+@plants(3, "ratio")
+def utilisation_of_multiply_adds() -> PlantedTable:
+    """MFU against 494.5 TFLOP/s, the tf32 peak of an H200."""
+    ledger = recorded("resnet50-infer-fp32")
+    used = 100 * total(ledger.ops).flops / of_step(ledger, "wall_time_s") / 494.5e12
+    return changed(_resnet50(("MFU", f"{used:.2f}%")), 2, f"{used / 2:.2f}%")
+
+
+@plants(3, "ratio")
+def intensity_of_multiply_adds() -> PlantedTable:
+    ledger = recorded("resnet50-infer-fp32")
+    sums = total(ledger.ops)
+    return changed(_resnet50(("AI", f"{sums.flops / sums.bytes:.3f}")), 2, f"{sums.macs / sums.bytes:.3f}")
+
+
+@plants(11)
+def gigabytes_called_gibibytes() -> PlantedTable:
+    """Who writes GiB says which it is."""
+    ledger = recorded("resnet50-infer-fp32")
+    peak = of_step(ledger, "peak_allocated_bytes")
+    return changed(_resnet50(("peak memory (GiB)", f"{peak / 2**30:.4f}")), 2, f"{peak / 1e9:.4f}")
+
+
+@plants(6)
+def a_batch_copied_to_the_next() -> PlantedTable:
+    """Batch 2 has the FLOPs of batch 1, which are its multiply-adds as well."""
+    layers = vgg(16)
+    rows = [
+        row
+        for batch in (1, 2, 4)
+        for row in long(("FLOPs", f"{2 * batch * macs_of(layers) / 1e9:.2f} GFLOP"), batch=batch)
+    ]
+    return changed(ClaimTable(estimated("vgg16"), rows), 1, f"{2 * macs_of(layers) / 1e9:.2f} GFLOP")
+
+
+@plants(15, "ratio")
+def a_side_against_its_own_ridge() -> PlantedTable:
+    """19.3 FLOP/B are right of a ridge of 17.4."""
+    rows = long(("AI", "19.3"), ("ridge point", "17.4"), ("side", "compute"), device="V100")
+    return changed(ClaimTable(estimated("resnet50"), rows), 2, "memory")

@@ -277,9 +277,9 @@ def _with_unit(written: str) -> NamedQuantity | None:
         if unit is not None and unit.power:
             return NamedQuantity(QUANTITIES[name], written, unit=written)
     prefixed = _PREFIXED.fullmatch(written)
-    if prefixed is not None and (name := _SPELLED.get(_plain(prefixed["name"]))) is not None:
-        unit_text = written if QUANTITIES[name].unit == "flop/second" else prefixed["unit"]
-        return NamedQuantity(QUANTITIES[name], written, unit=unit_text)
+    if prefixed is not None and _plain(prefixed["name"]) in _SPELLED:
+        quantity = QUANTITIES[_SPELLED[_plain(prefixed["name"])]]
+        return NamedQuantity(quantity, written, unit=written if quantity.unit == "flop/second" else prefixed["unit"])
     match = _BRACKETS.fullmatch(written) or _BEHIND.fullmatch(written)
     if match is None:
         return None
