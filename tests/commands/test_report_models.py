@@ -23,7 +23,7 @@ def test_models_by_name_are_estimated_and_predicted(report) -> None:
     code, out, err = report(*NETS, "--to", "csv")
     assert code == 0, err
     rows = list(csv.DictReader(io.StringIO(out)))
-    assert [(row["step"], row["batch"]) for row in rows] == [
+    assert [(row["model"], row["batch"]) for row in rows] == [
         ("mnist-cnn", "64"), ("mnist-cnn", "128"), ("mnist-cnn-5x5", "64"), ("mnist-cnn-5x5", "128"),
     ]  # fmt: skip
     for row in rows:

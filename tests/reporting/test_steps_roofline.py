@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from rooflight.reporting.charts.roofline_marks import marks_of
 from rooflight.reporting.charts.step_points import ReportedStep, names_of, points_of, points_table
 from rooflight.reporting.charts.steps_roofline import steps_roofline
 from rooflight.reporting.charts.sweep import sweep_chart
-from rooflight.reporting.report.api import make
+from rooflight.reporting.report.api import make, named_report
 from rooflight.reporting.report.step_rows import steps_of_ledger
 from rooflight.reporting.writers import write
+from rooflight.reporting.writers.terminal import narrowed
 from rooflight.study.cell import StudyCell, StudyRow
 from rooflight.study.hypotheses.amount import amount
 from tests.fixtures.paths import DATA, ROOT
@@ -79,7 +81,44 @@ def test_the_order_of_devices_changes_no_point(ledgers: list[Ledger]) -> None:
 def test_points_are_named_by_what_tells_them_apart(steps: list[ReportedStep]) -> None:
     assert names_of(steps[::2]) == ["mnist-cnn, batch 64", "mnist-cnn, batch 256", "mnist-cnn-5x5, batch 64"]
     assert names_of([steps[0], steps[4]]) == ["mnist-cnn", "mnist-cnn-5x5"]
-    assert points_table(points_of(steps)).columns[1].name == "batch"
+
+
+def test_columns_for_programs_have_names_of_their_own(ledgers: list[Ledger]) -> None:
+    """The kind of step is a column, and the model another."""
+    trained = rooflight.estimate("mnist-cnn", batch=64, step="train")
+    document = make([ledgers[0], ledgers[2], trained], on="v100-sxm2-16")
+    header, *rows = write(document, "csv").decode().splitlines()
+    names = header.split(",")
+    assert names[:3] == ["model", "batch", "step"] and len(set(names)) == len(names)
+    assert [row.split(",")[:3] for row in rows] == [
+        ["mnist-cnn", "64", "infer"],
+        ["mnist-cnn-5x5", "64", "infer"],
+        ["mnist-cnn", "64", "train"],
+    ]
+    points = json.loads(write(document, "json"))["points"]
+    assert [(point["model"], point["step"]) for point in points] == [
+        ("mnist-cnn", "infer"),
+        ("mnist-cnn-5x5", "infer"),
+        ("mnist-cnn", "train"),
+    ]
+
+
+def test_a_flag_that_only_one_step_has_tells_it_apart() -> None:
+    def step(model: str, **given: Any) -> ReportedStep:
+        values = {"intensity.estimated": 10.0, "bytes.estimated": 10**9, "gpu_busy.predicted": 0.01}
+        return ReportedStep(StudyRow(cell=StudyCell(model=model, on="h200", **given), values=values), H200)
+
+    steps = [step("net"), step("net", compile=True), step("net", graphs=True), step("other", seq=8)]
+    assert names_of(steps) == ["net", "net, compile=true", "net, graphs=true", "other"]
+    assert [row[0] for row in points_table(points_of(steps)).rows] == names_of(steps)
+    narrow = narrowed(points_table(points_of(steps)), 80)
+    assert {"FLOP/B", "GFLOP/s"} <= {column.name for column in narrow.columns}
+
+
+def test_a_device_that_runs_none_of_it_is_named(ledgers: list[Ledger]) -> None:
+    halves = [rooflight.estimate(model, dtype="bf16") for model in ("mnist-cnn", "mnist-cnn-5x5")]
+    with pytest.raises(BadInput, match=r"mnist-cnn.*K80.*bf16|mnist-cnn.*bf16.*K80"):
+        named_report(halves, ["mnist-cnn", "mnist-cnn-5x5"], on="k80", together=True)
 
 
 def test_a_panel_for_every_device_with_its_roofs(steps: list[ReportedStep]) -> None:
@@ -139,7 +178,7 @@ def test_what_was_measured_stands_where_it_ran_beside_predictions(ledgers: list[
     kinds = {row["kind"] for row in values_of(chart.spec) if "rate" in row}
     assert kinds == {"recorded", "recorded, as counted", "predicted"}
     text = write(document, "csv").decode()
-    assert text.startswith("step,batch,") and "flops_per_s" in text and "percent_of_roof" in text
+    assert text.startswith("model,batch,") and "flops_per_s" in text and "percent_of_roof" in text
     assert b"roofline" in write(document, "html") and "GFLOP/s" in write(document, "md").decode()
 
 
@@ -164,6 +203,10 @@ def test_bars_of_parameters_and_of_a_ratio(steps: list[ReportedStep]) -> None:
     # Four times the batch is four times the FLOPs.
     rows = {row["name"]: row["amount"] for row in values_of(bars_chart(steps, "flops").spec)}
     assert rows["mnist-cnn, batch 256"] == 4 * rows["mnist-cnn, batch 64"]
+    # Both nets have the same parameters at every batch: a bar for each.
+    assert [row["name"] for row in values_of(bars_chart(steps, "params").spec)] == ["mnist-cnn", "mnist-cnn-5x5"]
+    per_byte = bars_chart(steps[:1], "flops / bytes")
+    assert values_of(per_byte.spec)[0]["text"].endswith(" FLOP/B")
     times = values_of(bars_chart(steps, "time").spec)
     assert {row["device"] for row in times} == {V100.name, A100.name} and len(times) == 6
 
@@ -181,6 +224,24 @@ def test_a_ratio_of_measured_and_estimated() -> None:
     assert amount("memory").of(row, "measured") is None
     chart = bars_chart([ReportedStep(row, H200)], "flops.measured / flops.estimated")
     assert [bar["text"] for bar in values_of(chart.spec)] == ["1.50"]
+
+
+def test_names_that_differ_at_their_ends_stay_apart() -> None:
+    cells = [
+        StudyCell(model=f"a-net-with-a-name-that-is-much-too-long-for-its-row-{number:02}") for number in range(24)
+    ]
+    steps = [ReportedStep(StudyRow(cell=cell, values={"params.estimated": 7}), None) for cell in cells]
+    rows = values_of(bars_chart(steps, "params").spec)
+    assert [row["name"] for row in rows] == [cell.model for cell in cells]
+    labels = [row["label"] for row in rows]
+    assert len(set(labels)) == 24 and max(map(len, labels)) * 6 < 300
+
+
+def test_a_recording_is_called_one_everywhere() -> None:
+    document = make(["recorded:h200/mnist-cnn-infer-tf32"], chart="bars")
+    chart = next(chart for chart in document.charts if chart.name == "bars")
+    assert {row["side"] for row in values_of(chart.spec)} == {"recorded"}
+    assert "recorded" in str(chart.table.rows)
 
 
 @pytest.mark.parametrize("text", ["parms", "time > 1 s", "time + flops", "bound", "", "max(time over batch)", "3"])

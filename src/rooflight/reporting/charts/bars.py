@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import takewhile
+from typing import Any, Literal
 
 from rooflight.errors import BadInput
 from rooflight.formatting import quotient, seconds, whole_bytes, whole_count
@@ -12,16 +13,18 @@ from rooflight.metrics import METRICS
 from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import COLOURS, WIDTH, Chart
 from rooflight.reporting.charts.encodings import BAR, colours, grouped_rows, legend_on_top, on_phone, si_axis
-from rooflight.reporting.charts.step_points import ReportedStep, names_of
+from rooflight.reporting.charts.step_points import ReportedStep, axes_apart, names_of
 from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table, says_nothing, table_of
 from rooflight.study.cell import QUANTITIES, Side
 from rooflight.study.hypotheses.amount import RowAmount, amount
 from rooflight.units import BYTE, FLOP, SECOND
 
+BarKind = Side | Literal["recorded"] | None
+"""What a bar's number is; `None`: a calculation that says itself of which kinds it is."""
 _GAP = 12
-_FULL: dict[Side | None, float] = {"measured": 1.0, None: 0.85, "predicted": 0.45, "estimated": 0.2}
-_DASHES: dict[Side | None, list[int]] = {"predicted": [4, 2], "estimated": [1, 2]}
+_FULL: dict[BarKind, float] = {"measured": 1.0, "recorded": 1.0, None: 0.85, "predicted": 0.45, "estimated": 0.2}
+_DASHES: dict[BarKind, list[int]] = {"predicted": [4, 2], "estimated": [1, 2]}
 """Of the outlines of bars, where sides are to be told apart."""
 _USUAL = ("time", "flops", "bytes", "params")
 """What is drawn where nobody says of what: the first that is known."""
@@ -38,7 +41,7 @@ class Bar:
     """The step's, without its device."""
     device: str
     """Empty where all devices have the same."""
-    side: Side | None
+    side: BarKind
     amount: float
 
 
@@ -69,20 +72,33 @@ def bars_chart(steps: Sequence[ReportedStep], of: str) -> Chart:
 
 
 def _bars(steps: Sequence[ReportedStep], asked: RowAmount) -> list[Bar]:
-    names = names_of(steps)
-    bars = [
-        Bar(name, step.place, side, float(number))
-        for step, name in zip(steps, names, strict=True)
+    """What no device changes is told once, and so is what no batch changes, or no other axis."""
+    untold = ["on"]
+    bars = _told(steps, asked, untold)
+    for axis in axes_apart(steps, ("model", "on")):
+        fewer = _told(steps, asked, [*untold, axis])
+        if len(fewer) < len(bars) and _is_one_each(fewer):
+            untold, bars = [*untold, axis], fewer
+    anywhere = [replace(bar, device="") for bar in bars]
+    if _is_one_each(anywhere) and (len({bar.device for bar in bars}) > 1 or not _is_of_device(asked)):
+        bars = anywhere
+    return list(dict.fromkeys(bars))
+
+
+def _told(steps: Sequence[ReportedStep], asked: RowAmount, without: Sequence[str]) -> list[Bar]:
+    """The bars of steps that are named without some axes, those that are the same once."""
+    bars = (
+        Bar(name, step.place, step.origin if side == "measured" else side, float(number))
+        for step, name in zip(steps, names_of(steps, without=without), strict=True)
         for side in asked.sides
         if (number := asked.of(step.row, side)) is not None
-    ]
-    of_step: dict[tuple[str, Side | None], set[float]] = {}
-    for bar in bars:
-        of_step.setdefault((bar.name, bar.side), set()).add(bar.amount)
-    if all(len(amounts) == 1 for amounts in of_step.values()):  # what no device changes is told once
-        several = len({bar.device for bar in bars}) > 1
-        bars = [replace(bar, device="") if several or not _is_of_device(asked) else bar for bar in bars]
+    )
     return list(dict.fromkeys(bars))
+
+
+def _is_one_each(bars: Sequence[Bar]) -> bool:
+    """Does no name stand for two numbers?"""
+    return len({(bar.name, bar.device, bar.side) for bar in bars}) == len(set(bars))
 
 
 def _is_of_device(asked: RowAmount) -> bool:
@@ -100,7 +116,7 @@ def _written(asked: RowAmount) -> tuple[str, Callable[[Any], str]]:
     by_dimension: dict[object, Callable[[Any], str]] = {SECOND: seconds, BYTE: whole_bytes, FLOP: whole_count}
     unit = asked.dimension.name
     plain = quotient if asked.is_quotient else whole_count
-    write = by_dimension.get(asked.dimension, (lambda value: f"{whole_count(value)}{unit}") if unit else plain)
+    write = by_dimension.get(asked.dimension, (lambda value: f"{whole_count(value)} {unit}") if unit else plain)
     return asked.text, write
 
 
@@ -116,15 +132,17 @@ _TITLES = {
 
 
 def _drawn(
-    bars: Sequence[Bar], asked: RowAmount, title: str, write: Callable[[Any], str], *, sides: Sequence[Side | None]
+    bars: Sequence[Bar], asked: RowAmount, title: str, write: Callable[[Any], str], *, sides: Sequence[BarKind]
 ) -> vl.Drawing:
     devices = list(dict.fromkeys(bar.device for bar in bars))
     names = list(dict.fromkeys(bar.name for bar in bars))
     pairs = {(bar.device, bar.side) for bar in bars}
     places = [f"{device} {side}" for device in devices for side in sides if (device, side) in pairs]
+    labels = dict(zip(names, _labels(names), strict=True))
     rows = [
         {
             "name": bar.name,
+            "label": labels[bar.name],
             "device": bar.device,
             "side": bar.side or "",
             "place": f"{bar.device} {bar.side}",
@@ -137,8 +155,8 @@ def _drawn(
     reach = max(abs(bar.amount) for bar in bars) or 1.0
     low = min(0.0, *(bar.amount for bar in bars)) if len(bars) > 1 else min(0.0, bars[0].amount)
     x = vl.field("amount:Q", axis=_axis(asked, title), scale=dict(domain=[low * 1.2, 1.22 * reach], nice=False))
-    wide = min(_WIDEST_NAMES, round(_LETTER * max(map(len, names)) + 8))
-    y = grouped_rows("name", len(places), gap=_GAP, limit=on_phone(90, wide), sort=None, labelFontSize=11)
+    wide = min(_WIDEST_NAMES, round(_LETTER * max(map(len, labels.values())) + 8))
+    y = grouped_rows("label", len(places), gap=_GAP, limit=on_phone(90, wide), sort=None, labelFontSize=11)
     offset = vl.field("place:N", sort=places, scale=dict(domain=places))
     shades = dict(zip(devices, colours(len(devices)), strict=True))
     legend = legend_on_top(devices) if len(devices) > 1 else None
@@ -162,6 +180,18 @@ def _drawn(
     return vl.layer(blocks, texts).properties(width=WIDTH - wide - 30, height=height)
 
 
+def _labels(names: Sequence[str]) -> list[str]:
+    """Names that fit beside their rows and tell them apart: without what all begin with, or cut in the middle."""
+    most = int((_WIDEST_NAMES - 8) / _LETTER)
+    if max(map(len, names)) <= most:
+        return list(names)
+    columns = zip(*names, strict=False)
+    shared = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, columns)) if len(names) > 1 else 0
+    short = [f"…{name[shared:]}" if shared > 1 else name for name in names]
+    head, tail = most // 3, most - most // 3 - 1
+    return [name if len(name) <= most else f"{name[:head]}…{name[-tail:]}" for name in short]
+
+
 def _axis(asked: RowAmount, title: str) -> vl.Spec:
     """SI prefixes for what is counted; ratios and parts of a whole as plain numbers."""
     term = asked.quantity
@@ -171,17 +201,22 @@ def _axis(asked: RowAmount, title: str) -> vl.Spec:
     return si_axis(title, asked.dimension.name, tickCount=5)
 
 
-def _caption(asked: RowAmount, sides: Sequence[Side | None], devices: Sequence[str]) -> str:
+def _caption(asked: RowAmount, sides: Sequence[BarKind], devices: Sequence[str]) -> str:
     parts = []
     if len(devices) > 1:
         parts.append("Each colour is a device.")
     if len(sides) > 1:
-        looks = {"measured": "full bars are measured", "predicted": "lighter ones with dashes predicted",
-                 "estimated": "the lightest by formula"}  # fmt: skip
+        looks = {"measured": "full bars are measured", "recorded": "full bars are recorded",
+                 "predicted": "lighter ones with dashes predicted", "estimated": "the lightest by formula"}  # fmt: skip
         said = ", ".join(looks[side] for side in sides if side is not None)
         parts.append(f"{said[:1].upper()}{said[1:]}.")
     elif sides[0] is not None:
-        how = {"measured": "Measured.", "predicted": "Predicted, without running.", "estimated": "By formula."}
+        how = {
+            "measured": "Measured.",
+            "recorded": "Recorded.",
+            "predicted": "Predicted, without running.",
+            "estimated": "By formula.",
+        }
         parts.append(how[sides[0]])
     about = {METRICS[metric].about for term in asked.terms for metric in _metrics_of(term.name)}
     parts += (

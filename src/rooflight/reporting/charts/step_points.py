@@ -91,22 +91,40 @@ class StepPoint:
 
 
 def axes_apart(steps: Sequence[ReportedStep], without: Collection[str] = ()) -> tuple[str, ...]:
-    """The axes in which steps differ, of those that both of any two have: a log has no batch that differs."""
+    """The axes in which steps differ, of those that both of any two have: a log has no batch that differs. Where that
+    leaves two steps alike, also what only one of them was given, such as --compile."""
     places = [step.coordinates for step in steps]
     axes = dict.fromkeys(axis for place in places for axis in place)
-    apart = (axis for axis in axes if len({place.get(axis) for place in places if axis in place}) > 1)
+    apart = [axis for axis in axes if len({place.get(axis) for place in places if axis in place}) > 1]
+    known = [step.coordinates for step in steps if not step.is_log]
+    for axis in (axis for axis in axes if axis not in apart):
+        alike: dict[object, set[object]] = {}
+        for place in known:
+            alike.setdefault(tuple(place.get(other) for other in ("model", *apart)), set()).add(place.get(axis))
+        if any(len(values) > 1 for values in alike.values()):
+            apart.append(axis)
     return tuple(axis for axis in apart if axis not in without)
 
 
 def names_of(steps: Sequence[ReportedStep], *, without: Collection[str] = ("on",)) -> list[str]:
-    """`vgg11`, or `vgg11, batch 16` where batches differ; the file, too, where two steps are the same in all else."""
-    axes = ("model", *axes_apart(steps, (*without, "model")))
-    names = [words({axis: step.coordinates[axis] for axis in axes if axis in step.coordinates}) for step in steps]
-    same = Counter((name, step.place, tuple(_sides(step))) for name, step in zip(names, steps, strict=True))
+    """`vgg11`, or `vgg11, batch 16` where batches differ; the file, too, where two steps are the same in all else.
+    `without`: axes that are not told."""
+    axes = axes_apart(steps, ("model", "on"))
+    told = tuple(axis for axis in axes if axis not in without)
+    same = Counter(_whole(step, axes) for step in steps)
     return [
-        f"{name} ({step.source})" if same[name, step.place, tuple(_sides(step))] > 1 and step.source else name
-        for name, step in zip(names, steps, strict=True)
+        _told(step, told) + (f" ({step.source})" if same[_whole(step, axes)] > 1 and step.source else "")
+        for step in steps
     ]
+
+
+def _told(step: ReportedStep, axes: Sequence[str]) -> str:
+    return words({axis: step.coordinates[axis] for axis in ("model", *axes) if axis in step.coordinates})
+
+
+def _whole(step: ReportedStep, axes: Sequence[str]) -> tuple[object, ...]:
+    """All that tells a step from others, but for the file that it is from."""
+    return _told(step, axes), step.place, tuple(_sides(step))
 
 
 def _sides(step: ReportedStep) -> Iterator[str]:
@@ -156,35 +174,49 @@ def _point(
 
 
 def points_table(points: Sequence[StepPoint]) -> Table:
-    """A line for each: what it is, then what its place is made of."""
-    axes = axes_apart([point.step for point in points], ("model", "on"))
+    """For people, a line for each: what tells it from the others, then what its place is made of."""
     columns: Cells[StepPoint] = [
-        (Column("step", right=False, whole=True), lambda point: point.model),
-        *(
-            (Column(axis, _plain, right=axis in ("batch", "seq", "gpus")), _coordinate(axis))
-            for axis in dict.fromkeys(("batch", *axes))
-        ),
-        (replace(column("device"), whole=True), lambda point: point.device.name),
-        (Column("it was", right=False, whole=True, raw="kind"), lambda point: point.kind),
-        (column("flops", about="by formula: the FLOPs that must be computed; as counted: executed"), _flops),
-        (column("bytes", about="by formula: compulsory; as counted: of the DRAM"), lambda point: point.bytes),
-        (column("intensity"), lambda point: point.intensity),
-        (column("gpu_busy_s", heading="GPU-busy", write=seconds), lambda point: point.time_s),
-        (column("flops_per_s", heading="GFLOP/s", write=giga), lambda point: point.flops_per_s),
-        (column("bytes_per_s", heading="GB/s", write=giga, about="its bytes over its GPU-busy time"), _bytes_per_s),
-        (column("percent_of_roof"), lambda point: point.percent_of_roof),
-        (column("bound"), lambda point: point.bound),
-        (Column("from", right=False, raw="source", optional=1), lambda point: point.step.source or None),
+        (Column("step", right=False, wraps=True), lambda point: point.name),
+        (replace(column("device"), wraps=True), lambda point: point.device.name),
+        (Column("it was", right=False, wraps=True, raw="kind"), lambda point: point.kind),
+        *_numbers(),
     ]
     return table_of(columns, points, leave_out=says_nothing)
 
 
-def _flops(point: StepPoint) -> Number:
-    return point.flops
+def points_file(points: Sequence[StepPoint]) -> Table:
+    """The same for programs: the model and every axis in a column of its own."""
+    axes = axes_apart([point.step for point in points], ("model", "on"))
+    columns: Cells[StepPoint] = [
+        (Column("model", right=False), lambda point: point.model),
+        *((Column(axis, _plain), _coordinate(axis)) for axis in dict.fromkeys(("batch", *axes))),
+        (column("device"), lambda point: point.device.name),
+        (Column("kind", right=False), lambda point: point.kind),
+        *_numbers(),
+        (Column("source", right=False), lambda point: point.step.source or None),
+    ]
+    return table_of(columns, points, leave_out=says_nothing)
 
 
-def _bytes_per_s(point: StepPoint) -> float:
-    return point.bytes_per_s
+def _numbers() -> Cells[StepPoint]:
+    """Where a terminal is narrow, the products and quotients of what is left tell the others."""
+    flops = column("flops", about="by formula: the FLOPs that must be computed; as counted: executed", optional=3)
+    return [
+        (flops, lambda point: point.flops),
+        (
+            column("bytes", about="by formula: compulsory; as counted: of the DRAM", optional=4),
+            lambda point: point.bytes,
+        ),
+        (column("intensity"), lambda point: point.intensity),
+        (column("gpu_busy_s", heading="GPU-busy", write=seconds, optional=1), lambda point: point.time_s),
+        (column("flops_per_s", heading="GFLOP/s", write=giga), lambda point: point.flops_per_s),
+        (
+            column("bytes_per_s", heading="GB/s", write=giga, about="its bytes over its GPU-busy time", optional=2),
+            lambda point: point.bytes_per_s,
+        ),
+        (column("percent_of_roof"), lambda point: point.percent_of_roof),
+        (column("bound"), lambda point: point.bound),
+    ]
 
 
 def _coordinate(axis: str) -> Callable[[StepPoint], Any]:

@@ -72,13 +72,13 @@ def steps_roofline(steps: Sequence[ReportedStep]) -> Chart:
     names = ", ".join(models) if len(models) <= 4 else f"{len(models)} models"
     where = panels[0].device.title if len(panels) == 1 else f"{len(panels)} devices"
     table = points_table(points)
-    title = " · ".join([f"Roofline of {names} on {where}", *_shared(points)])
+    title = " · ".join([f"Roofline of {names} on {where}", *shared_words([point.step for point in points])])
     return Chart("roofline", title, _caption(panels), spec.add_params(switch).to_dict(), table)
 
 
-def _shared(points: Sequence[StepPoint]) -> list[str]:
+def shared_words(steps: Sequence[ReportedStep]) -> list[str]:
     """What all of them are, in words: `inference`, `batch 16`, `fp32`."""
-    places = [point.step.coordinates for point in points]
+    places = [step.coordinates for step in steps]
     said = []
     for axis in ("step", "batch", "dtype"):
         found = {place.get(axis) for place in places}

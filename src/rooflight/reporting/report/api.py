@@ -215,6 +215,8 @@ def several_report(
         found, said = steps_of_ledger(ledger, name, devices)
         steps += found
         notes += said
+    if not steps:
+        raise BadInput("; ".join(dict.fromkeys(notes)))
     words = [word for name in names for word in shlex.split(name)]
     repeat = (
         (shell("report", *words, on=_on(devices), output="report.html"),)

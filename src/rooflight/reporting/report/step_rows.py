@@ -34,7 +34,7 @@ def steps_of_ledger(ledger: Ledger, source: str, devices: Sequence[Device]) -> t
         return [_measured(ledger, source, ran_on)], []
     context = context_of(ledger, source=source, devices=devices)
     if why := why_nothing(ledger, context.devices):
-        return [], [f"{_named(source, ledger)}: {why}"]
+        return [], [f"{_named(source, ledger)}: {'; '.join([*context.left_out, why])}"]
     # Each device runs an estimate in its own way: what the first would make of it is nothing to the others.
     plain = context.elsewhere if context.ran_on_cpu else ledger
     steps, notes = [], [f"{_named(source, ledger)}: {why}" for why in context.left_out]

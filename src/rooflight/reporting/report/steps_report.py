@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from rooflight.reporting.charts.bars import bars_chart, usual_amount
 from rooflight.reporting.charts.roofline_marks import NoRoofline
-from rooflight.reporting.charts.step_points import ReportedStep, points_of, points_table
-from rooflight.reporting.charts.steps_roofline import steps_roofline
+from rooflight.reporting.charts.step_points import ReportedStep, points_file, points_of, points_table
+from rooflight.reporting.charts.steps_roofline import shared_words, steps_roofline
 from rooflight.reporting.document import Document, Fact, Section, filled
 from rooflight.reporting.sections.study_tables import csv_table, records
 from rooflight.reporting.table import Table
@@ -30,20 +30,23 @@ def steps_report(
     models = list(dict.fromkeys(step.row.cell.model for step in steps))
     title = ", ".join(models) if len(models) <= 4 else f"{len(models)} models"
     devices = list(dict.fromkeys(step.place for step in steps))
-    points = points_table(points_of(steps))
+    points = points_of(steps)
+    values = points_file(points)
     return Document(
         title=title,
-        subtitle=f"{len(steps)} steps on {', '.join(devices)}",
+        subtitle=" · ".join([f"{len(steps)} steps on {', '.join(devices)}", *shared_words(steps)]),
         facts=tuple(_facts(steps)),
         sections=(
             # The numbers stand below the chart for everybody, and so not in it.
-            replace(without_numbers(roofline_section(steps)), tables=filled(points), small_print=CONVENTIONS),
+            replace(
+                without_numbers(roofline_section(steps)), tables=filled(points_table(points)), small_print=CONVENTIONS
+            ),
             bars_section(steps, of),
             *_alone(steps, repeat),
         ),
         notes=tuple(dict.fromkeys(notes)),
-        rows=lambda: points if points.rows else csv_table([step.row for step in steps]),
-        data=lambda: {"steps": records([step.row for step in steps]), "points": _records(points)},
+        rows=lambda: values if points else csv_table([step.row for step in steps]),
+        data=lambda: {"steps": records([step.row for step in steps]), "points": _records(values)},
     )
 
 
