@@ -18,6 +18,7 @@ from rooflight.ledger import LOSS, OPTIMIZER, Totals, is_inside, total
 from rooflight.reporting.sections import estimate_tables
 from rooflight.reporting.sections.derivation import derivation_latex, derivation_text
 from rooflight.reporting.sections.layer_rows import fold
+from rooflight.reporting.sections.ledger_data import ledger_data
 from rooflight.reporting.sections.ledger_documents import summary_sizes
 from rooflight.reporting.table import Column, Table
 from rooflight.reporting.writers.csv import table_csv
@@ -261,13 +262,29 @@ def test_the_block_of_summary_tools():
     said = summary_sizes(rooflight.estimate("mnist-cnn", batch=1))
     # Every op: conv1 and relu 32x26x26 each, conv2 and relu 64x24x24 each, pool 64x12x12, fc1 and relu 128 each, fc2 and
     # log_softmax 10 each: 126,484 values of 4 bytes, twice, are 0.965 MiB; with 784 x 4 B in and 1,199,882 parameters.
-    assert "input size 0.00, forward/backward pass size 0.96 " in said[0]
-    assert "params size 4.58, estimated total size 5.55" in said[0]
+    assert "0.96 and 5.55 by outputs of every op" in said[1]
     # Leaf modules: conv1, conv2, two dropouts, fc1, fc2 give 67,978 values; those with parameters 58,634.
-    assert "0.52 and 5.10 by outputs of leaf modules" in said[1]
-    assert "0.45 and 5.03 by those of them with parameters" in said[1]
+    assert "input size 0.00, forward/backward pass size 0.52 " in said[0]
+    assert "params size 4.58, estimated total size 5.10" in said[0]
+    assert "0.45 and 5.03 by those of leaf modules with parameters" in said[1]
     small = " ".join(summary_sizes(rooflight.estimate("mnist-cnn-5x5", batch=1)))
-    assert "0.06 and 0.15" in small and "params size 0.08" in small
+    assert "pass size 0.06 " in small and "params size 0.08, estimated total size 0.15" in small
+
+
+def test_the_block_is_of_the_model_and_of_one_pass():
+    """Neither the loss nor a second micro-batch is a part of it, and JSON has the number of the text."""
+    infer, train, twice = (
+        rooflight.estimate("mnist-cnn", batch=2, **options)
+        for options in ({}, {"step": "train"}, {"step": "train", "accumulate": 2})
+    )
+    assert summary.sizes(infer).every_output_bytes == 2 * 4 * 126_484
+    # In training each dropout is an op: one gives 64x12x12, one 128. The loss has two ops, which are left out.
+    assert [op.name for op in train.ops if op.module == LOSS and op.phase == "forward" and op.outputs]
+    trained = 2 * 4 * (126_484 + 64 * 12 * 12 + 128)
+    assert summary.sizes(train).every_output_bytes == summary.every_output_bytes(twice) == trained
+    told = ledger_data(infer)["totals"]["sizes"]["forward_backward_bytes"]
+    assert told == 2 * 2 * 4 * 67_978
+    assert f"forward/backward pass size {told / 2**20:.2f} " in summary_sizes(infer)[0]
 
 
 def test_summary_tools_agree_where_there_are_only_leaf_modules():

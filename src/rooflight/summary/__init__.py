@@ -115,8 +115,8 @@ class Sizes:
 
     @property
     def forward_backward_bytes(self) -> int:
-        """The convention of summary tools: every leaf module's output twice, once for its gradient."""
-        return 2 * self.leaf_output_bytes
+        """As torchsummary has it: what every module gives that it hooks, twice, once for its gradient."""
+        return 2 * self.hooked_output_bytes
 
 
 def sizes(ledger: Ledger) -> Sizes:
@@ -144,14 +144,17 @@ def sizes(ledger: Ledger) -> Sizes:
         optimizer_state_bytes=categories["optimizer-state"],
         activation_gradient_bytes=sum(storage.nbytes for storage in errors) if trains else None,
         live_activation_gradient_bytes=_most_alive(errors) if trains else None,
-        every_output_bytes=every_output_bytes(ledger) // ledger.header.accumulate,
+        every_output_bytes=every_output_bytes(ledger),
     )
 
 
 def every_output_bytes(ledger: Ledger) -> int:
-    """Bytes of what all forward ops give, functions too; what is changed in place is no new output."""
-    ops = (op for op in ledger.ops if op.phase == "forward" and op.kind != "view" and not op.mutates)
-    return sum(tensor.nbytes for op in ops for tensor in op.outputs[:1])
+    """Bytes of what all ops of a model give in one forward pass, functions too; what is changed in place is no new
+    output, and the loss is no part of the model."""
+    ops = (
+        op for op in ledger.ops if op.phase == "forward" and op.module != LOSS and op.kind != "view" and not op.mutates
+    )
+    return sum(tensor.nbytes for op in ops for tensor in op.outputs[:1]) // ledger.header.accumulate
 
 
 def _given(ledger: Ledger) -> dict[str, int]:

@@ -117,7 +117,7 @@ def parameters_line(ledger: Ledger) -> str:
 
 
 def summary_sizes(ledger: Ledger) -> tuple[str, ...]:
-    """The block that summary tools print below their table, in a line; and what they count themselves, where that is
+    """The block that torchsummary prints below its table, in a line; and the same counted otherwise, where that gives
     something else."""
     sizes = summary.sizes(ledger)
     beside = sizes.input_bytes + sizes.param_bytes
@@ -128,21 +128,21 @@ def summary_sizes(ledger: Ledger) -> tuple[str, ...]:
     def pair(outputs: int) -> str:
         return f"{mebibytes(2 * outputs)} and {mebibytes(beside + 2 * outputs)}"
 
-    every = sizes.every_output_bytes
+    both, hooked = sizes.forward_backward_bytes, sizes.hooked_output_bytes
+    blocks = ", of blocks beside their layers" if hooked != sizes.leaf_output_bytes else ""
     lines = [
         f"model summary in MiB: input size {mebibytes(sizes.input_bytes)}, forward/backward pass size "
-        f"{mebibytes(2 * every)} (every op's output twice, functions included), params size "
-        f"{mebibytes(sizes.param_bytes)}, estimated total size {mebibytes(beside + 2 * every)}"
+        f"{mebibytes(both)} (outputs of modules{blocks}, twice: as torchsummary, which writes MB), params size "
+        f"{mebibytes(sizes.param_bytes)}, estimated total size {mebibytes(beside + both)}"
     ]
-    hooked, with_params = sizes.hooked_output_bytes, sizes.parameterised_output_bytes
+    every, with_params = sizes.every_output_bytes, sizes.parameterised_output_bytes
     others = []
-    if hooked != every:
-        blocks = ", blocks beside their layers" if hooked != sizes.leaf_output_bytes else ""
-        others.append(f"{pair(hooked)} by outputs of modules{blocks} (torchsummary, which writes MB)")
+    if every != hooked:
+        others.append(f"{pair(every)} by outputs of every op, functions included")
     if with_params not in (every, hooked):
         others.append(f"{pair(with_params)} by those of leaf modules with parameters (torchinfo)")
     if others:
-        lines.append(f"forward/backward and total of tools that see modules only: {'; '.join(others)}")
+        lines.append(f"forward/backward and total, counted otherwise: {'; '.join(others)}")
     return tuple(lines)
 
 

@@ -49,6 +49,24 @@ def test_errors_of_the_mnist_net_by_hand():
     assert summary.sizes(rooflight.estimate("mnist-cnn", batch=64)).activation_gradient_bytes is None
 
 
+def test_what_backward_makes_of_activations_alone_is_no_gradient():
+    """The derivative of x³ is 3x²: the square and its product with 3 are made of x, and only then meet the gradient."""
+
+    class Cubed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) ** 3
+
+    ledger = rooflight.estimate(Cubed(), torch.zeros(7, 5), step="train", loss="sum")
+    made = [op.packet for op in ledger.ops if op.phase == "backward" and op.outputs and op.outputs[0].shape == (7, 3)]
+    assert "aten::pow" in made
+    # The sum's gradient is one number, spread without a copy; the cube's is 7 x 3; the net's input needs none.
+    assert summary.sizes(ledger).activation_gradient_bytes == 4 + 4 * 7 * 3
+
+
 @pytest.mark.parametrize("autocast", [None, "bf16"])
 def test_parts_of_a_parameters_gradient_are_none(autocast):
     ledger = rooflight.estimate(Tied(), torch.zeros(7, 4), step="train", loss="sum", autocast=autocast)
