@@ -34,7 +34,8 @@ from rooflight.analysis.claims import (
 from rooflight.analysis.claims.claim import Amount, CannotTell
 from rooflight.analysis.claims.ledger_query import ClaimScope, LedgerBook
 from rooflight.analysis.claims.model_parts import leaves, part_of
-from rooflight.analysis.claims.quantities import QUANTITIES, UnknownQuantity, named
+from rooflight.analysis.claims.quantities import QUANTITIES
+from rooflight.analysis.claims.quantity_names import UnknownQuantity, named
 from rooflight.commands.main import cli
 from rooflight.errors import BadFile
 from rooflight.ledger import Ledger, total

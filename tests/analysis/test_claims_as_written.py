@@ -8,7 +8,7 @@ import pytest
 import rooflight
 from rooflight import summary
 from rooflight.analysis.claims import CheckedTable, check, parse_claims
-from rooflight.analysis.claims.quantities import UnknownQuantity, named
+from rooflight.analysis.claims.quantity_names import UnknownQuantity, named
 from rooflight.reporting.sections.claims_tables import claims_data, claims_document
 from tests.fixtures.recordings import recording
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
-from rooflight.analysis.claims.quantities import KindName, NamedQuantity
+from rooflight.analysis.claims.quantities import KindName
+from rooflight.analysis.claims.quantity_names import NamedQuantity
 from rooflight.analysis.finding import Finding, FoundValue, Number
 from rooflight.ledger import Ledger
 from rooflight.units import Unit

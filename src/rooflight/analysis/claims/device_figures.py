@@ -112,8 +112,8 @@ def _slips(claim: Claim, value: float) -> list[Finding]:
         bandwidth_bytes_per_s=value if name == "bandwidth" else None,
     )
     findings = [replace(slip, value=value) for slip in judge_run(given).findings if slip.code in _SLIPS]
-    if name == "peak" and not findings:
-        findings += _sparse(device, precision, value)
+    if name == "peak":
+        findings = [*_sparse(device, precision, value), *findings]
     # That a board is two dies is said beside a figure that is wrong, not instead of it.
     if any(finding.code != "board-for-die" for finding in findings):
         return findings

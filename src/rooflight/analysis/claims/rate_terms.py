@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from rooflight.analysis.claims import device_claims, device_figures, mistakes
 from rooflight.analysis.claims.claim import Answer, CannotTell, Claim, StepName, number_of
 from rooflight.analysis.claims.conventions import ClaimCase, conventions, tried
-from rooflight.analysis.claims.quantities import QUANTITIES, NamedQuantity
+from rooflight.analysis.claims.quantities import QUANTITIES
+from rooflight.analysis.claims.quantity_names import NamedQuantity
 from rooflight.analysis.claims.row_inference import COUNTED, TIMES, Ingredient
 from rooflight.analysis.finding import Finding
 from rooflight.hardware.roofs import roofs_of

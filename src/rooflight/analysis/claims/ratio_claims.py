@@ -11,7 +11,8 @@ from rooflight.analysis.claims import device_figures, matching, mistakes
 from rooflight.analysis.claims.claim import Answer, CannotTell, Claim, JudgedClaim, number_of, right, right_by, wrong
 from rooflight.analysis.claims.conventions import ClaimCase, conventions, tried
 from rooflight.analysis.claims.model_parts import part_of
-from rooflight.analysis.claims.quantities import QUANTITIES, Operand
+from rooflight.analysis.claims.quantities import QUANTITIES
+from rooflight.analysis.claims.quantity_names import Operand
 from rooflight.analysis.claims.row_inference import Ingredient
 from rooflight.analysis.finding import Finding
 from rooflight.analysis.sanity.ratios import explain, memory_ratio

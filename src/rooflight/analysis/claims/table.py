@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from rooflight.analysis.claims.claim import FILE_ROW, Amount, Claim, Stated, StepName
-from rooflight.analysis.claims.quantities import QUANTITIES, KindName, NamedQuantity, UnknownQuantity, named
-from rooflight.analysis.claims.table_cells import UnreadableCell, amount_of, cell_parts, shape_of, style_of
+from rooflight.analysis.claims.quantities import QUANTITIES, KindName
+from rooflight.analysis.claims.quantity_names import NamedQuantity, UnknownQuantity, named
+from rooflight.analysis.claims.table_cells import UnreadableCell, amount_of, cell_parts, plain_word, shape_of, style_of
 from rooflight.analysis.claims.table_columns import (
     OPTIONAL,
     REQUIRED,
@@ -103,7 +104,7 @@ def _cells(number: int, record: list[str], header: list[str]) -> CellsOfRow:
     """By their columns; what is behind the last one is kept under `_EXTRA`."""
     extra = {_EXTRA: str(len(record))} if any(map(str.strip, record[len(header) :])) else {}
     padded = [*record, *[""] * len(header)]
-    return number, {name: cell.strip() for name, cell in zip(header, padded, strict=False) if name} | extra
+    return number, {name: plain_word(cell) for name, cell in zip(header, padded, strict=False) if name} | extra
 
 
 # Rows.

@@ -94,6 +94,11 @@ def _marked(text: str, mark: str) -> str:
     return f"{'points' if mark == 'comma' else 'commas'} between thousands"
 
 
+def plain_word(text: str) -> str:
+    """A cell without the marks of emphasis around it."""
+    return re.sub(r"^([*`]+)(.+?)\1$", r"\2", text.strip()).strip()
+
+
 def plain_cell(text: str) -> str:
     """A cell as programs write numbers: without emphasis and words for roughly, `8.18×10^9` as `8.18e9`."""
     plain = text.strip().replace("\u2212", "-").replace("–", "-").replace("—", "-")

@@ -9,7 +9,7 @@ import io
 import re
 
 from rooflight.analysis.claims.claim import FILE_ROW
-from rooflight.analysis.claims.quantities import UnknownQuantity, named
+from rooflight.analysis.claims.quantity_names import UnknownQuantity, named
 from rooflight.errors import BadFile
 
 REQUIRED = ("layer", "quantity", "value")
