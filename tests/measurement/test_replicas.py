@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import rooflight
-from rooflight.errors import BadInput, CannotMeasure
+from rooflight.errors import BadInput, CannotMeasure, UnknownModel
 from rooflight.ledger import Ledger
-from rooflight.measurement.data_parallel import measure_replicas, refuse_for_several, with_total_batch
+from rooflight.measurement.data_parallel import measure_replicas, refuse_for_several
 from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.replicas import run_replicas
 from rooflight.reporting.sections.ledger_documents import headline
 from rooflight.reporting.sections.measure_tables import rank_table
-from rooflight.spec import StepSpec
+from rooflight.spec import StepSpec, with_part_of
 from rooflight.study.cell import StudyCell
 from rooflight.study.values import measured
 from rooflight.summary.measured import Measured
@@ -113,16 +113,56 @@ def test_processes_end_with_whoever_started_them(tmp_path: Path) -> None:
     assert gone(children)
 
 
+def test_nobody_leaves_a_folder_behind(tmp_path: Path) -> None:
+    """Killed, who made the folder cannot remove it: those who work in it do."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    watched = RANK + "from rooflight.measurement.replicas import end_with_parent; end_with_parent(folder); "
+    script = (
+        "import pathlib, sys; from rooflight.measurement.replicas import run_replicas; "
+        f"run_replicas([sys.executable, '-c', {watched + MARK + 'time.sleep(1000)'!r}, sys.argv[1]], 2, "
+        "pathlib.Path(sys.argv[1]), timeout_s=1000)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script, str(folder)])
+    children = pids(folder)
+    parent.kill()
+    parent.wait()
+    assert gone(children) and not folder.exists()
+    # Where it is alive it removes it itself, when it has read what they left.
+    folder.mkdir()
+    with pytest.raises(CannotMeasure, match=r"were ended: take a smaller batch, or time fewer steps"):
+        run(watched + MARK + "time.sleep(1000)", folder, timeout_s=1.0)
+    assert folder.exists()
+
+
 # --- what is refused, and what is meant ---
 
 
 def test_a_total_batch_is_shared() -> None:
     spec = StepSpec(model="mnist-cnn", step="train", gpus=4)
-    assert with_total_batch(spec, 256).batch == 64
-    with pytest.raises(BadInput, match="a total batch of 6 cannot be shared by 4 GPUs: give a multiple of 4"):
-        with_total_batch(spec, 6)
-    with pytest.raises(BadInput, match="choose one of batch"):
-        with_total_batch(StepSpec(model="mnist-cnn", step="train", gpus=2, batch=8), 16)
+    assert with_part_of(spec, 256, 4).batch == 64
+    with pytest.raises(BadInput, match="6 cannot be divided evenly among 4 replicas: give a multiple of 4"):
+        with_part_of(spec, 6, 4)
+    with pytest.raises(BadInput, match="leave one of them out"):
+        with_part_of(StepSpec(model="mnist-cnn", step="train", gpus=2, batch=4), 16, 2)
+    with pytest.raises(BadInput, match="leave one of them out"):  # also where it is the usual one
+        rooflight.measure("mnist-cnn", step="train", gpus=2, batch=1, total_batch=8, device="cpu")
+
+
+def test_what_is_wrong_is_said_before_a_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by rank 0, seconds later."""
+    with pytest.raises(UnknownModel, match="no built-in model 'mnist'") as caught:
+        rooflight.measure("mnist", step="train", gpus=2, device="cpu")
+    assert "rank" not in str(caught.value)
+    with pytest.raises(BadInput, match="cuda:1 is one device, and gpus takes several from the first on"):
+        rooflight.measure("mnist-cnn", step="train", gpus=2, device="cuda:1")
+    # Weights, gradients, momentum, and a copy of weights and momentum: 5 x 4 bytes a parameter, in both.
+    room = int(1.5 * 5 * 4 * 1_199_882)
+    monkeypatch.setattr("rooflight.measurement.api._free_bytes", lambda where: room)
+    with pytest.raises(
+        CannotMeasure, match=r"mnist-cnn needs 48\.0 MB .* in each of 2 processes, and cpu has 36\.0 MB"
+    ):
+        rooflight.measure("mnist-cnn", step="train", gpus=2, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +203,7 @@ def test_more_gpus_than_there_are() -> None:
         ({"gpus": 1}, False),
         ({"compile": True}, False),
         ({"on": None}, False),
+        ({"on": "v100", "dtype": "bf16"}, False),
     ],
 )
 def test_cells_of_a_study_that_can_be_measured_so(given: dict[str, object], expected: bool) -> None:
@@ -174,8 +215,19 @@ def test_cells_of_a_study_that_can_be_measured_so(given: dict[str, object], expe
 
 
 @pytest.fixture(scope="module")
-def two() -> Ledger:
-    """A training step of two processes on the CPU, four samples each."""
+def two(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """A training step of two processes on the CPU, four samples each; in a folder with a file called as one of Python's."""
+    monkeypatch = pytest.MonkeyPatch()
+    folder = tmp_path_factory.mktemp("theirs")
+    (folder / "queue.py").write_text("raise RuntimeError('not this one')\n")
+    monkeypatch.chdir(folder)
+    try:
+        return _two()
+    finally:
+        monkeypatch.undo()
+
+
+def _two() -> Ledger:
     return rooflight.measure("mnist-cnn", step="train", gpus=2, total_batch=8, repeat=3, device="cpu")
 
 

@@ -226,3 +226,13 @@ def test_the_logs_are_those_of_the_recordings() -> None:
         for report, text in (("trace", trace_csv(recorded(name))), ("kern_sum", sum_csv(recorded(name)))):
             stored = gzip.decompress((DATA / "nsys" / f"{name}_cuda_gpu_{report}.csv.gz").read_bytes()).decode()
             assert stored == text
+
+
+def test_what_no_kernel_has_is_not_told_as_nothing(tmp_path: Path) -> None:
+    """Multiply-adds alone are no FLOP count: of one kernel with a time there are bytes, and no rate."""
+    few = ("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", "dram__bytes_read.sum", "dram__bytes_write.sum")
+    table = tmp_path / "t.csv"
+    table.write_text("kernel,calls,time_us\ngemm,1,10\n")
+    said = read(ncu(tmp_path, [("gemm", 1000), ("relu", 1000)], few), table).header.notes
+    assert "the 1 kernel with a time: 2,000 B of DRAM traffic, 10.0 µs" in said
+    assert any(note.startswith("t.csv is a summary: every launch") for note in said)

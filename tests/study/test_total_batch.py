@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import rooflight
+from rooflight.commands.main import cli
 from rooflight.errors import BadInput
 from rooflight.parallel.layout import replica_batch
 from rooflight.reporting.charts.study_scaling import study_scaling_charts
@@ -118,6 +120,23 @@ def test_predict_takes_it_too() -> None:
         rooflight.predict("mnist-cnn", on="h200", total_batch=25, gpus=2)
     with pytest.raises(BadInput, match="leave one of them out"):
         rooflight.predict("mnist-cnn", on="h200", total_batch=256, batch=8, gpus=2)
+    with pytest.raises(BadInput, match="leave one of them out"):
+        rooflight.predict("mnist-cnn", on="h200", total_batch=256, batch=1, gpus=2)
+
+
+@pytest.mark.parametrize("verb", ["predict", "measure"])
+def test_a_batch_beside_it_is_refused_even_where_it_is_the_usual_one(verb: str) -> None:
+    line = [verb, "mnist-cnn", "--step", "train", "--gpus", "2", "--batch", "1", "--total-batch", "8"]
+    done = CliRunner().invoke(cli, [*line, "--on", "h200" if verb == "predict" else "cpu"])
+    assert isinstance(done.exception, BadInput) and "leave one of them out" in str(done.exception)
+
+
+def test_an_outer_profiler_is_given_each_ones_part() -> None:
+    done = CliRunner().invoke(
+        cli, ["measure", "mnist-cnn", "--total-batch", "8", "--ncu-command", "conv2:aten::convolution"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "measure mnist-cnn --batch 8" in done.output
 
 
 def test_a_study_predicts_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rooflight.commands.signals import heard_once, say_again
 from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options, typed_command
 from rooflight.commands.terminal import complain, progress, say
 from rooflight.errors import BadFile, BadInput, CannotMeasure, RooflightError
-from rooflight.spec import StepSpec
+from rooflight.spec import StepSpec, with_part_of
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
@@ -74,6 +74,8 @@ def command(**options: Any) -> None:
     """
     spec = step_of({**options, "compile": options["compile"] or bool(options["compile_mode"])}, "measure")
     _check(spec, options)
+    if options["total_batch"] is not None:
+        spec = with_part_of(spec, options["total_batch"], spec.gpus)
     if options["profile_op"] is not None:
         from rooflight.measurement.api import profiled_step
 
@@ -144,7 +146,6 @@ def _measure(spec: StepSpec, options: Mapping[str, Any]) -> tuple[Ledger, bool]:
                 repeat=options["repeat"],
                 spread=options["spread"],
                 compile_mode=options["compile_mode"],
-                total_batch=options["total_batch"],
                 progress=show,
                 command=typed_command(),
             )

@@ -9,10 +9,11 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from rooflight.commands.result_options import Decorator, together
 from rooflight.errors import BadInput
-from rooflight.spec import Field, StepSpec, Verb, fields_for, settings_of
+from rooflight.spec import BOTH_BATCHES, Field, StepSpec, Verb, fields_for, settings_of
 
 
 def step_options(verb: Verb) -> Decorator:
@@ -99,6 +100,8 @@ def _with_choices(field: Field) -> str:
 
 def step_of(options: Mapping[str, Any], verb: Verb) -> StepSpec:
     """The step that the options of a command line describe, checked before the slow import of torch."""
+    if options.get("total_batch") is not None and _is_typed("batch"):
+        raise BadInput(BOTH_BATCHES)
     values = {}
     for field in fields_for(verb):
         value = options[field.name]
@@ -108,6 +111,12 @@ def step_of(options: Mapping[str, Any], verb: Verb) -> StepSpec:
             value = whole_numbers(field, value)
         values[field.name] = field.read(one_shape(value) if field.kind == "shape" else value, several=True)
     return StepSpec(model=options["model"], **values).check()
+
+
+def _is_typed(name: str) -> bool:
+    """On the command line, even where it is as usual."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def one_shape(shapes: tuple[str, ...]) -> str:

@@ -28,7 +28,7 @@ from rooflight.measurement.collectors import gpu as on_gpu
 from rooflight.measurement.collectors.plain_step import CollectorContext
 from rooflight.measurement.cupti.op_counters import check_names
 from rooflight.measurement.cupti.ranges import probe
-from rooflight.measurement.data_parallel import measure_replicas, refuse_for_several, with_total_batch
+from rooflight.measurement.data_parallel import check_replicas, measure_replicas, refuse_for_several
 from rooflight.measurement.execution.compiled import CompiledStep, is_compiled
 from rooflight.measurement.execution.eager import CapturedStep, EagerStep
 from rooflight.measurement.findings import Findings, MeasurementInterrupted, Progress, silent
@@ -37,7 +37,7 @@ from rooflight.measurement.options import CounterBackend, MeasureOptions
 from rooflight.measurement.ranks import process_rank
 from rooflight.models.resolve import workload_of
 from rooflight.models.workload import Workload
-from rooflight.spec import POSITIONAL, MeasureKeywords, StepSpec, takes_step
+from rooflight.spec import BOTH_BATCHES, POSITIONAL, MeasureKeywords, StepSpec, takes_step, with_part_of
 from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.stage import Recording, Stage, staged
 from rooflight.trace.tracer import header_of
@@ -99,10 +99,14 @@ def measure(
         compile_mode=compile_mode,
     )
     if total_batch is not None:
-        spec = with_total_batch(spec, total_batch)
+        if step.get("batch") is not None:
+            raise BadInput(BOTH_BATCHES)
+        spec = with_part_of(spec, total_batch, spec.gpus)
     if spec.gpus > 1:
+        refuse_for_several(live=isinstance(model, nn.Module), options=options, device=device)
         where = _device(model, (inputs, kwargs), device)
-        refuse_for_several(live=isinstance(model, nn.Module), options=options)
+        check_replicas(spec, where.type)
+        _refuse_what_cannot_fit(where, spec, workload_of(spec, model, inputs, kwargs, device="meta"))
         command = command or _asked(spec, options, live=None, device=device)
         return measure_replicas(spec, on=where.type, repeat=repeat, command=command, progress=progress)
     if counters == "ncu":
@@ -315,16 +319,17 @@ def _refuse_what_cannot_fit(where: torch.device, spec: StepSpec, workload: Workl
     training = spec.step == "train"
     states = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}.get(spec.optimizer or workload.optimizer, 0)
     needed = {where: weights * (2 + states) if training else weights}
-    # The copy to restore from lies on the host, whatever the device.
+    # The copy to restore from lies on the host, whatever the device; and a replica of all of it for every process.
     host = torch.device("cpu")
-    needed[host] = needed.get(host, 0) + weights * (1 + states if training else 1)
+    needed[host] = spec.gpus * (needed.get(host, 0) + weights * (1 + states if training else 1))
     what = "weights, gradients and optimizer state" if training else "weights"
     for device, nbytes in needed.items():
         free = _free_bytes(device)
         if free is not None and nbytes > free:
             copy = "" if device != host else " and a copy of them" if where == host else " (a copy to restore from)"
+            times = f" in each of {spec.gpus} processes" if spec.gpus > 1 and device == host else ""
             raise CannotMeasure(
-                f"{workload.name} needs {formatting.bytes_(nbytes)} for its {what}{copy}, and {device} has "
+                f"{workload.name} needs {formatting.bytes_(nbytes)} for its {what}{copy}{times}, and {device} has "
                 f"{formatting.bytes_(free)} free: `rooflight estimate` it instead, or use a smaller model or dtype"
             )
 

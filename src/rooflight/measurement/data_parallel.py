@@ -44,23 +44,17 @@ class ReplicaJob(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
 
 
-def with_total_batch(spec: StepSpec, total_batch: int) -> StepSpec:
-    """The step with each GPU's part of the batch."""
-    if spec.batch not in (1, None):
-        raise BadInput("choose one of --batch, which is each GPU's, and --total-batch, which is that of all together")
-    if total_batch < 1 or total_batch % spec.gpus:
-        raise BadInput(
-            f"a total batch of {total_batch} cannot be shared by {spec.gpus} GPUs: give a multiple of {spec.gpus}"
-        )
-    return msgspec.structs.replace(spec, batch=total_batch // spec.gpus)
-
-
-def refuse_for_several(*, live: bool, options: MeasureOptions) -> None:
+def refuse_for_several(*, live: bool, options: MeasureOptions, device: str | None = None) -> None:
     """What has no meaning where several processes run the step."""
     if live:
         raise BadInput(
             "--gpus is for a model by name: wrap your module into DistributedDataParallel yourself, and measure it "
             "under torchrun"
+        )
+    if device is not None and ":" in device:
+        raise BadInput(
+            f"{device} is one device, and --gpus takes several from the first on: write "
+            f"--on={device.partition(':')[0]} (CUDA_VISIBLE_DEVICES says which are there)"
         )
     usual = MeasureOptions(repeat=options.repeat, execution=options.execution, compile_mode=options.compile_mode)
     if options.counters not in ("auto", "none") or replace(options, counters="auto") != usual:
@@ -77,7 +71,7 @@ def measure_replicas(
     progress: Progress = silent,
 ) -> Ledger:
     """The step of a model by name on `spec.gpus` GPUs, or as so many processes on the CPU; all ranks in one ledger."""
-    _check(spec, on)
+    check_replicas(spec, on)
     spec = StepSpec(**{name: getattr(spec, name) for name in StepSpec.__struct_fields__})  # not what it is a cell of
     with tempfile.TemporaryDirectory(prefix="rooflight-replicas-") as name:
         folder = Path(name)
@@ -88,7 +82,8 @@ def measure_replicas(
             progress(f"{spec.gpus} processes", len(list(folder.glob("rank*.json"))), spec.gpus)
 
         run_replicas(
-            [sys.executable, "-m", "rooflight.measurement.replica", name],
+            # -P: a file of the user's called queue.py is none of ours.
+            [sys.executable, "-P", "-m", "rooflight.measurement.replica", name],
             spec.gpus,
             folder,
             timeout_s=timeout_s,
@@ -98,7 +93,7 @@ def measure_replicas(
         return joined([load(folder / f"rank{rank}.json") for rank in range(spec.gpus)])
 
 
-def _check(spec: StepSpec, on: str) -> None:
+def check_replicas(spec: StepSpec, on: str) -> None:
     """All that can be refused before a process is started."""
     if spec.step != "train":
         raise BadInput(

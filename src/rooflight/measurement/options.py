@@ -31,6 +31,8 @@ class MeasureOptions:
     repeat: int = 20
     execution: Execution = "eager"
     compile_mode: str | None = None
+    together: bool = False
+    """Do all ranks of the process group take the time of the same steps? Then they begin each at once."""
 
     def __post_init__(self) -> None:
         _REPEAT.read(self.repeat)

@@ -28,8 +28,8 @@ _SILENCE_S = 600.0
 
 
 def main(name: str) -> int:
-    end_with_parent()
     folder, here = Path(name), process_rank()
+    end_with_parent(folder)
     try:
         job = msgspec.json.decode((folder / "job.json").read_bytes(), type=ReplicaJob)
         save(_measured(job, folder), folder / f"rank{here.rank}.json")
@@ -59,7 +59,7 @@ def _measured(job: ReplicaJob, folder: Path) -> Ledger:
         torch.manual_seed(0)  # DDP gives all ranks the first one's weights: the same from the start is no other step
         workload = placed_workload(job.spec, job.spec, (), None, where)
         model = DistributedDataParallel(workload.model, device_ids=[where.index] if on_gpu else None)
-        options = MeasureOptions(counters="none", repeat=job.repeat)
+        options = MeasureOptions(counters="none", repeat=job.repeat, together=True)
         tracing = trace_options(job.spec, where, job.command)
         ledger = measure_workload(replace(workload, model=model), tracing, options, conditions)
         dist.barrier()  # nobody leaves while another is still at work

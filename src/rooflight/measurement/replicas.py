@@ -7,17 +7,20 @@ themselves. What a process has to say of its failure, it leaves in a file of the
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
 from rooflight.errors import CannotMeasure
 
 _LOOK_S = 0.05
+_END = b"."
+"""What a process is told that is to end."""
 _PATIENCE_S = 5.0
 """So long a process may take to end when it is told to."""
 
@@ -46,7 +49,10 @@ def run_replicas(
                 look()
                 _refuse_failed(processes, folder)
                 if time.monotonic() > deadline:
-                    raise CannotMeasure(f"the {count} processes have not come to an end within {timeout_s:g} s: ended")
+                    raise CannotMeasure(
+                        f"the {count} processes have not come to an end within {timeout_s:g} s, and were "
+                        "ended: take a smaller batch, or time fewer steps (--repeat)"
+                    )
                 time.sleep(_LOOK_S)
             _refuse_failed(processes, folder)
         finally:
@@ -95,7 +101,9 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """All of them, in good order if they can."""
     for process in processes:
         if process.stdin is not None:
-            process.stdin.close()  # it ends by itself
+            with suppress(OSError):  # it has ended already
+                process.stdin.write(_END)
+                process.stdin.close()  # it ends by itself
     deadline = time.monotonic() + _PATIENCE_S
     for process in processes:
         try:
@@ -105,11 +113,13 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def end_with_parent() -> None:
-    """In a process that `run_replicas` started: end at once when nobody waits for it any more."""
+def end_with_parent(folder: Path | None = None) -> None:
+    """In a process that `run_replicas` started: end at once when nobody waits for it any more. Where whoever started it
+    was killed, the folder that they share goes too, since nobody else removes it."""
 
     def watch() -> None:
-        os.read(0, 1)  # nothing is ever sent: it comes back when the other end is closed
+        if os.read(0, 1) != _END and folder is not None:  # closed, without a word
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

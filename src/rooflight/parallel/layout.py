@@ -14,6 +14,7 @@ from typing import Literal
 from rooflight.errors import BadInput
 from rooflight.parallel.fabric import RankGroup
 from rooflight.parallel.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES
+from rooflight.spec import part_of
 
 DataMode = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
 """How data parallel ranks share the work: whole replicas, or states cut up (`fsdp` is `zero3` as torch does it)."""
@@ -123,13 +124,12 @@ def parse(text: str, *, gpus: int, nodes: int = 1) -> Layout:
 
 def replica_batch(total_batch: int, *, parallel: str | None, gpus: int, nodes: int = 1) -> int:
     """What each replica has of a batch that all of them share."""
-    replicas = 1 if gpus * nodes == 1 else parse(parallel or "ddp", gpus=gpus, nodes=nodes).data
-    if total_batch % replicas:
-        raise BadInput(
-            f"--total-batch={total_batch} cannot be divided evenly among {replicas} replicas: give a multiple of "
-            f"{replicas}, or another --gpus"
-        )
-    return total_batch // replicas
+    return part_of(total_batch, replicas(parallel=parallel, gpus=gpus, nodes=nodes))
+
+
+def replicas(*, parallel: str | None, gpus: int, nodes: int = 1) -> int:
+    """Into how many parts a batch is divided."""
+    return 1 if gpus * nodes == 1 else parse(parallel or "ddp", gpus=gpus, nodes=nodes).data
 
 
 def _product(text: str, plain: str, *, gpus: int, total: int) -> Layout:

@@ -20,7 +20,7 @@ from rooflight.memory.cudnn_workspaces import DeviceWorkspaces
 from rooflight.memory.largest import MOST
 from rooflight.memory.predict import MemoryPredictor
 from rooflight.ops.op_tasks import is_guess, tasks_of
-from rooflight.parallel.layout import Layout, replica_batch
+from rooflight.parallel.layout import Layout, replicas
 from rooflight.prediction.advice import predicted_advice
 from rooflight.prediction.capacity import barely, memory_notes, savings, settings_given, too_large, with_limits
 from rooflight.prediction.cluster_run import Cluster, OneDevice, layout_of
@@ -45,7 +45,7 @@ from rooflight.prediction.result import MemorySaving, Prediction, Predictions
 from rooflight.prediction.roofline import RooflineTimes, roofline
 from rooflight.prediction.tiers import TIERS, Predictor, check_precision
 from rooflight.prediction.traces import StepRequest, Traces
-from rooflight.spec import FIELDS, PredictKeywords, StepSpec, takes_step
+from rooflight.spec import FIELDS, PredictKeywords, StepSpec, takes_step, with_part_of
 from rooflight.step.changes import COMPILE_ASSUMES
 from rooflight.step.costed_step import Step, ledger_of
 from rooflight.trace import TraceOptions
@@ -305,10 +305,7 @@ def _divided(spec: StepSpec) -> StepSpec:
     """With the batch of one replica, where that of all was given."""
     if spec.total_batch is None:
         return spec
-    each = replica_batch(spec.total_batch, parallel=spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
-    if spec.batch not in (1, None, each):
-        raise BadInput("--total-batch is that of all GPUs together, --batch that of each: leave one of them out")
-    return replace(spec, batch=each)
+    return with_part_of(spec, spec.total_batch, replicas(parallel=spec.parallel, gpus=spec.gpus, nodes=spec.nodes))
 
 
 def _batches(spec: StepSpec, model: str | nn.Module | StepSpec) -> list[int]:

@@ -119,8 +119,13 @@ def _with_times(log: ProfilerLog, timed: ProfilerLog) -> ProfilerLog:
         time_origin=f"{timed.time_origin} in {timed.file}",
         device=log.device or timed.device,
         times_of=timed.file,
-        notes=(*notes, *log.notes, *(note for note in timed.notes if note not in log.notes)),
+        notes=tuple(dict.fromkeys((*notes, *_by_file(log), *_by_file(timed)))),
     )
+
+
+def _by_file(log: ProfilerLog) -> list[str]:
+    """Its notes, where there is more than one log."""
+    return [f"{log.file}{note.removeprefix('the log')}" if note.startswith("the log ") else note for note in log.notes]
 
 
 def _same_device(log: ProfilerLog, other: ProfilerLog) -> None:
@@ -136,7 +141,8 @@ def _in_order(counted: Sequence[LoggedLaunch], timed: Sequence[LoggedLaunch], si
     count = len(counted)
     runs, at = [], 0
     while at + count <= len(timed):
-        if all(_alike(mine, theirs, sized) for mine, theirs in zip(counted, timed[at : at + count], strict=True)):
+        # One by one: a part of a long log at every place would be a copy at every place.
+        if all(_alike(mine, timed[at + place], sized) for place, mine in enumerate(counted)):
             runs.append(at)
             at += count
         else:

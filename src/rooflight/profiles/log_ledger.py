@@ -66,15 +66,15 @@ def _points(log: ProfilerLog, kernels: Sequence[Kernel]) -> list[str]:
         return []
     values = [{name: value.value for name, value in kernel.quantities.items()} for kernel in timed]
     flops, moved = (
-        sum(each.get(name, 0) for each in values for name in names)
+        [each[name] for each in values for name in names if name in each]
         for names in ((*TENSOR_FLOPS, *CUDA_FLOPS), DRAM_BYTES)
     )
     took = math.fsum(kernel.time_s or 0.0 for kernel in timed)
-    rate = f", {count(flops / took)}FLOP/s" if took else ""
-    return [
-        f"the {len(timed):,} kernels with a time: {count(flops)} FLOPs, {whole_bytes(moved)} of DRAM traffic, "
-        f"{seconds(took)}{rate}"
-    ]
+    # What no kernel has is unknown, and not 0.
+    said = [f"{count(sum(flops))} FLOPs"] if flops else []
+    said += [f"{whole_bytes(sum(moved))} of DRAM traffic"] if moved else []
+    said += [seconds(took)] + ([f"{count(sum(flops) / took)}FLOP/s"] if flops and took else [])
+    return [f"the {len(timed):,} kernel{'s' if len(timed) != 1 else ''} with a time: {', '.join(said)}"]
 
 
 def _stem(path: Path) -> str:

@@ -12,9 +12,11 @@ from rooflight.spec.fields import Field, Verb, module_names, settings_of
 from rooflight.spec.headers import POSITIONAL, inputs_of, is_live
 from rooflight.spec.keywords import MeasureKeywords, PredictKeywords, StepKeywords, as_options, in_python, takes_step
 from rooflight.spec.reproduction import repeat
-from rooflight.spec.step import NOT_ACCUMULATED, StepSpec, execution
+from rooflight.spec.step import BOTH_BATCHES, NOT_ACCUMULATED, StepSpec, execution
+from rooflight.spec.total_batch import part_of, with_part_of
 
 __all__ = [
+    "BOTH_BATCHES",
     "FIELDS",
     "NOT_ACCUMULATED",
     "POSITIONAL",
@@ -33,8 +35,10 @@ __all__ = [
     "is_live",
     "module_names",
     "parse",
+    "part_of",
     "repeat",
     "settings_of",
     "shell",
     "takes_step",
+    "with_part_of",
 ]

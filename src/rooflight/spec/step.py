@@ -19,6 +19,7 @@ from rooflight.spec.fields import Field, Verb
 from rooflight.spec.headers import POSITIONAL, batch_given, is_live, length_of, tf32_of
 from rooflight.spec.keywords import OPTIONS_OF, OWN_KEYWORDS, in_python, python_literal
 
+BOTH_BATCHES = "--total-batch is that of all GPUs together, --batch that of each: leave one of them out"
 NOT_ACCUMULATED = "--accumulate with several GPUs is not modelled: leave one of them out"
 
 
@@ -50,6 +51,8 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
             hint = f"did you mean {near[0]}? There" if near else "there"
             raise TypeError(f"{verb}() takes no keyword {unknown!r}; {hint} are {', '.join(names)}")
         given = {fields[name]: value for name, value in keywords.items() if value is not None}
+        if {FIELDS["batch"], FIELDS["total_batch"]} <= given.keys():
+            raise BadInput(BOTH_BATCHES)
         if isinstance(model, StepSpec):
             if given:
                 raise BadInput(

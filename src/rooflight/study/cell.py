@@ -92,7 +92,7 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
     def is_data_parallel(self) -> bool:
         """Can it be measured where as many of its device are in one machine: a process each, joined by DDP?"""
         several = self.on is not None and self.gpus > 1 and self.nodes == 1 and self.parallel in (None, "ddp")
-        return several and self.step == "train" and not (self.pad or self.compile or self.graphs)
+        return several and self.step == "train" and not (self.impossible or self.pad or self.compile or self.graphs)
 
     @property
     def unmeasured(self) -> str:

@@ -21,7 +21,7 @@ from rooflight.errors import BadFile, BadInput, RooflightError
 from rooflight.hardware import devices
 from rooflight.models import registry
 from rooflight.parallel import layout
-from rooflight.spec import FIELDS, Field, fields_for
+from rooflight.spec import BOTH_BATCHES, FIELDS, Field, fields_for
 from rooflight.study.cell import HERE, PROCESSOR, StudyCell, StudyRow
 from rooflight.study.hypotheses import StudyClaim, parse, unknown_names
 from rooflight.study.slurm.placement import check_placement
@@ -283,9 +283,7 @@ def _check_total(grid: StudyGrid, where: str) -> None:
     """A batch that all GPUs share, which must be divisible among them."""
     totals = [total for total in _values(grid, "total_batch") if total is not None]
     if totals and _values(grid, "batch") != [FIELDS["batch"].default]:
-        raise BadInput(
-            _said("--total-batch is that of all GPUs together, --batch that of each: leave one of them out", where)
-        )
+        raise BadInput(_said(BOTH_BATCHES, where))
     try:
         for total, gpus, nodes in itertools.product(totals, _values(grid, "gpus"), _values(grid, "nodes")):
             for how in _values(grid, "parallel"):

@@ -241,10 +241,10 @@ def _named(values: Mapping[str, Number | None], side: Side, layer: str = "") -> 
 
 _ORDER: dict[Side, tuple[str, ...]] = {
     "estimated": ("flops", "macs", "other_flops", "bytes", "intensity", "params", "param_bytes", "output", "footprint"),
-    "predicted": ("time", "time_low", "time_high", "gpu_busy", "throughput", "tokens", "mfu", "flops_per_s",
-                  "bytes_per_s", "percent_of_roof", "gain", "kernels", "memory", "reserved", "workspace", "footprint"),
+    "predicted": ("time", "time_low", "time_high", "gpu_busy", "throughput", "tokens", "mfu", "percent_of_roof", "gain",
+                  "kernels", "memory", "reserved", "workspace"),
     "measured": ("flops", "executed", "bytes", "intensity", "time", "gpu_busy", "kernel_time", "throughput", "tokens",
-                 "flops_per_s", "executed_per_s", "bytes_per_s", "memory", "reserved", "output", "workspace", "growth",
-                 "footprint", "mfu", "hfu", "percent_of_roof", "gain", "kernels", "unexplained"),
+                 "memory", "reserved", "output", "workspace", "growth", "footprint", "mfu", "hfu", "percent_of_roof",
+                 "gain", "kernels", "unexplained"),
 }  # fmt: skip
-"""Of the columns of a study's CSV and data frame; what else there is comes behind."""
+"""Of the columns of a study's CSV and data frame; what else there is, and what `rates` adds, comes behind."""

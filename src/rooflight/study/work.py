@@ -36,7 +36,6 @@ from rooflight.study.machine import can_measure, place_of
 from rooflight.study.plan import is_of_this_machine
 from rooflight.study.store import Store, open_study
 from rooflight.summary.measured import Measured
-from rooflight.summary.measured_step import main_precision
 from rooflight.summary.reliability import doubt
 from rooflight.trace import TraceOptions
 
@@ -227,8 +226,7 @@ def _ops_of(store: Store, cell: StudyCell, predictions: Predictions) -> Ledger:
     if entry is not None and store.is_intact(entry):
         with suppress(RooflightError):
             saved = _saved(store.folder / entry.ledger)
-            same = not store.plan.layers and predictions.precisions == (main_precision(saved),)
-            if same or saved.header.target == target:
+            if saved.header.target == target:
                 return saved
     return _estimated(cell.alone, target)
 

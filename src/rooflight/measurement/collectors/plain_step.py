@@ -36,6 +36,13 @@ def synchronise(stage: Stage) -> None:
         torch.cuda.synchronize()
 
 
+def _barrier() -> None:
+    """Wait for the other ranks: who is ready first would else count the time in which it waits for them."""
+    import torch.distributed as dist
+
+    dist.barrier()
+
+
 def wall_time(context: CollectorContext) -> None:
     """Seconds of one step, from a still device to a still device. Whatever ends it early, the runs so far count."""
     stage, runs = context.stage, _WARM_UP + context.options.repeat
@@ -46,6 +53,8 @@ def wall_time(context: CollectorContext) -> None:
             context.progress("time", number, runs)
             stage.put_choices_back()
             arguments = stage.fresh_arguments()
+            if context.options.together:
+                _barrier()
             synchronise(stage)
             start = time.perf_counter()
             output = stage.run(arguments)
