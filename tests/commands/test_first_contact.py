@@ -16,6 +16,7 @@ import click
 import pytest
 
 from rooflight import recordings
+from rooflight.commands.completion import _WORDS
 from rooflight.commands.main import FIRST_WORDS, VERBS, cli
 
 ROOFLIGHT = Path(sys.executable).with_name("rooflight")
@@ -344,6 +345,9 @@ def completed(line: str, words: list[str], folder: Path) -> list[str]:
     ("rooflight predict resnet50 --on h200,l4", None, ["h200,l4", "h200,l40", "h200,l40s"]),
     ("rooflight report recorded:h200/gpt2-train", ["rooflight", "report", "recorded", ":", "h200/gpt2-train"],
      ["h200/gpt2-train-bf16", "h200/gpt2-train-fp32"]),
+    ("rooflight report mnist-cnn,mnist-cnn-", None, ["mnist-cnn,mnist-cnn-5x5"]),
+    ("rooflight compare recorded:h200/gpt2-train-b", ["rooflight", "compare", "recorded", ":", "h200/gpt2-train-b"],
+     ["h200/gpt2-train-bf16"]),
     ("rooflight report x --chart roof", None, ["roofline"]),
     ("rooflight report x --to p", None, ["png", "pdf"]),
     ("rooflight estimate resnet50 --explain layer1.0.conv", None, ["layer1.0.conv1", "layer1.0.conv2", "layer1.0.conv3"]),
@@ -352,6 +356,12 @@ def completed(line: str, words: list[str], folder: Path) -> list[str]:
 ])  # fmt: skip
 def test_bash_completes(tmp_path, line, words, offered):
     assert completed(line, words or line.split(), tmp_path) == offered
+
+
+def test_words_are_taught_to_parameters_that_there_are():
+    known = {verb: {parameter.name for parameter in cli.get_command(None, verb).params} for verb in VERBS}
+    anywhere = set().union(*known.values())
+    assert [(verb, name) for verb, name in _WORDS if name not in (known[verb] if verb else anywhere)] == []
 
 
 def test_bash_offers_files_beside_recordings(tmp_path):

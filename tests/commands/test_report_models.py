@@ -53,6 +53,12 @@ def test_their_roofline_and_bars_are_pictures(report, tmp_path) -> None:
         (("mnist-cnn,mnist-cnn-5x5", "--chart", "bars", "--of", "parms", "-o", "x.png"), "quantities are flops"),
         (("mnist-cnn,mnist-cnn-5x5", "--of", "params", "-o", "x.png"), "--of says what"),
         (("nowhere.json",), "nowhere.json"),
+        (("mnist-cnn,mnist-cnn-5x5", "--by", "op"), "--by is of one ledger, and these are 2"),
+        (("mnist-cnn,mnist-cnn-5x5", "--depth", 1, "--csv"), "--depth is of one ledger"),
+        (("mnist-cnn,mnist-cnn-5x5", "--explain", "conv1"), "--explain is of one ledger"),
+        (("recorded:h200/mnist-cnn-infer-tf32",) * 2 + ("--explain", "conv1"), "--explain is of one ledger"),
+        (("mnist-cnn,mnist-cnn-5x5", "--chart", "bars", "--of", "", "-o", "x.png"), "--of is empty"),
+        (("mnist-cnn,mnist-cnn-5x5", "--on", "k80", "--dtype", "bf16"), "bf16"),
     ],
 )
 def test_what_is_wrong_is_one_line(report, arguments, said) -> None:
@@ -95,3 +101,26 @@ def test_estimate_and_predict_draw_what_fits(run, tmp_path) -> None:
     assert code == 2 and "no chart 'lanes' of this prediction: it has devices" in err
     code, _, err = run("estimate", "mnist-cnn", "--chart", "memory")
     assert code == 2 and "-o chart.png" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("estimate", "mnist-cnn", "--json"), "--json prints, and -o x.png draws"),
+        (("predict", "mnist-cnn", "--csv"), "--csv prints, and -o x.png draws"),
+        (("estimate", "mnist-cnn", "--by", "op"), "--by is of the table"),
+        (("estimate", "mnist-cnn", "--depth", 2), "--depth is of the table"),
+        (("estimate", "mnist-cnn", "--chart", "lanes"), "there is no chart 'lanes' of this"),
+    ],
+)
+def test_what_a_picture_does_not_take_is_refused(run, arguments, said) -> None:
+    code, out, err = run(*arguments, "-o", "x.png")
+    assert code == 2 and not out and said in err and "--to" not in err and len(err.splitlines()) == 1
+
+
+def test_how_to_repeat_it_has_its_devices(report) -> None:
+    code, out, err = report(*NETS, columns=200)
+    assert code == 0, err
+    commands = [line for line in out.splitlines() if line.startswith("$ ")]
+    assert len(commands) == 5 and all("--on v100-sxm2-16" in line for line in commands)
+    assert commands[1] == "$ rooflight report mnist-cnn --batch 64 --on v100-sxm2-16 -o report.html"

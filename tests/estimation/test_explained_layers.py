@@ -78,12 +78,22 @@ def test_layers_inside_a_fused_op_add_up_to_it(encoder):
         assert sorted(named) == sorted(name for name in weights if op.has(name) and op.tensors(name))
 
 
+def test_the_row_of_all_functions_is_answered_with_them():
+    ledger = rooflight.estimate("gpt2", overrides={"n_layer": "1"}, seq=8)
+    with pytest.raises(BadInput, match=r"'<functional>' stands for \d+ functions: .*\(\).*name one of them"):
+        find_layer(ledger, "<functional>")
+
+
 def test_a_linear_inside_a_fused_op(encoder):
     text = derivation_text(derivation_of(encoder, "encoder.layers.0.linear1"))
     # 2 x 16 rows, 512 features in, 2048 out.
     assert f"= {2 * 16 * 512 * 2048:,}\n" in text
     assert "it runs inside aten::_transformer_encoder_layer_fwd" in text
     assert f"{4 * (512 * 2048 + 2048):,} B" in text
+    # Its inputs and outputs are not among these bytes: what they give a layer norm is no intensity.
+    norm = derivation_text(derivation_of(encoder, "encoder.layers.0.norm1"))
+    assert f"= {4 * 2 * 512:,} B" in norm and "no compulsory byte" in norm.replace("\n", " ")
+    assert "FLOP/B" not in text + norm
     whole = derivation_text(derivation_of(encoder, "t.encoder.layers.3.self_attn"))
     # q, k, v and the output: 4 x 512 x 512 a row; scores and values: 2 x 16 x 512 a row.
     assert f"sum: {2 * 16 * (4 * 512 * 512 + 2 * 16 * 512):,} MACs" in whole

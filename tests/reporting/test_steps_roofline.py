@@ -148,7 +148,7 @@ def test_many_models_have_a_colour_each_and_no_name_is_cut() -> None:
                 values={"intensity.estimated": 10.0 + place, "bytes.estimated": 10**9, "gpu_busy.predicted": 0.01},
             ),
             V100,
-            {"fp32": 1},
+            work={"fp32": 1},
         )
         for place, name in enumerate(names)
     ]
@@ -244,7 +244,9 @@ def test_a_recording_is_called_one_everywhere() -> None:
     assert "recorded" in str(chart.table.rows)
 
 
-@pytest.mark.parametrize("text", ["parms", "time > 1 s", "time + flops", "bound", "", "max(time over batch)", "3"])
+@pytest.mark.parametrize(
+    "text", ["parms", "time > 1 s", "time + flops", "bound", "", "max(time over batch)", "3", "flops/0"]
+)
 def test_what_is_no_quantity_is_answered_with_those_that_are(text: str) -> None:
     with pytest.raises(BadInput, match=r"quantities are flops, macs, .*params"):
         amount(text)

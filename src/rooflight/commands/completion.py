@@ -165,6 +165,10 @@ def _recordings() -> list[str]:
     return [PREFIX + name for name in names()]
 
 
+def _recordings_and_models() -> list[str]:
+    return [*_recordings(), *_models()]
+
+
 def _layers(words: list[str]) -> list[str]:
     """Of a saved ledger; for a built-in model, of a recording of it, since building the model would need torch."""
     from rooflight.errors import RooflightError
@@ -198,11 +202,10 @@ _WORDS: dict[tuple[str, str], Completer] = {
     ("predict", "parallel"): _offer(_PARALLEL),
     ("accuracy", "on"): _offer(_device_names),
     ("accuracy", "like"): _offer(_models),
-    ("report", "paths"): _offer(_recordings, files=True),
+    ("report", "paths"): _offer(_recordings_and_models, listed=True, files=True),
     ("report", "on"): _offer(_devices, listed=True),
     ("report", "chart"): _offer(_charts),
-    ("compare", "a"): _offer(_recordings, files=True),
-    ("compare", "b"): _offer(_recordings, files=True),
+    ("compare", "paths"): _offer(_recordings_and_models, listed=True, files=True),
     ("list", "names"): _name_of_one,
     ("calibrate", "described"): _one_device,
     ("calibrate", "where"): _offer(lambda: ["cuda", "cpu", *_device_names()], files=True),

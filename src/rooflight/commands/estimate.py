@@ -92,6 +92,11 @@ def _draw(ledger: Ledger, options: Mapping[str, Any], form: str) -> None:
 
 def _check(spec: StepSpec, options: Mapping[str, Any], to: str, written: str) -> None:
     check_run(spec, options, "cost")
+    given = [name for name, usual in _OF_THE_TABLE.items() if options[name] != usual]
+    if given and written in PICTURES.values():
+        raise BadInput(
+            f"--{given[0].replace('_', '-')} is of the table, and a picture has none: leave it or the file out"
+        )
     if options["latex"] and not (options["explain"] or options["symbolic"]):
         raise BadInput("--latex goes with --explain or --symbolic")
     if options["explain"] and options["symbolic"]:
@@ -100,6 +105,10 @@ def _check(spec: StepSpec, options: Mapping[str, Any], to: str, written: str) ->
         raise BadInput("--explain prints text or --latex; with -o FILE.json it also saves the ledger, nothing else")
     if options["symbolic"] and (to in ("csv", "md") or written not in ("", "json")):
         raise BadInput("--symbolic prints text, --latex or --json, and writes a .json file with -o")
+
+
+_OF_THE_TABLE = {"by": "module", "depth": None, "unfold": False, "epochs": None, "dataset_size": None}
+"""Options of what is printed, and what they usually are."""
 
 
 def _symbolic(spec: StepSpec, options: Mapping[str, Any]) -> None:

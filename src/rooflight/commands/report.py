@@ -124,6 +124,7 @@ def _ledger(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> N
 
     ledgers, names = ledgers_of(paths, options)
     together = stand_together(paths, ledgers)
+    _check_several(ledgers, options, together=together)
     if options["explain"]:
         from rooflight.commands.output import explain
 
@@ -181,7 +182,26 @@ def _check(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> No
         raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")
 
 
-_OF_THE_TABLE = {"by": "module", "depth": None, "unfold": False, "memory": False, "kernels": KERNELS, "explain": None}
+def _check_several(ledgers: list[Ledger], options: Mapping[str, Any], *, together: bool) -> None:
+    """What only one ledger has must not be taken of the first, or passed over."""
+    if len(ledgers) == 1:
+        return
+    names = _OF_THE_TABLE if together else ("memory", "kernels", "explain")
+    given = [name for name in names if options[name] != _OF_THE_TABLE[name]]
+    if given:
+        raise BadInput(
+            f"--{given[0]} is of one ledger, and these are {len(ledgers)}: report one alone, or leave it out"
+        )
+
+
+_OF_THE_TABLE: dict[str, Any] = {
+    "by": "module",
+    "depth": None,
+    "unfold": False,
+    "memory": False,
+    "kernels": KERNELS,
+    "explain": None,
+}
 """Options of the table in the terminal, and what they usually are."""
 
 
@@ -227,6 +247,7 @@ def _report(ledgers: list[Ledger], names: list[str], options: Mapping[str, Any],
     """All of it, or a part. `together`: on one roofline, and not against each other."""
     from itertools import count
 
+    from rooflight.commands.step_options import typed_command
     from rooflight.reporting.report.api import named_report
     from rooflight.reporting.report.ledger_report import STEPS
 
@@ -237,7 +258,7 @@ def _report(ledgers: list[Ledger], names: list[str], options: Mapping[str, Any],
             bar.show(doing, next(done), STEPS)
 
         asked = {name: options[name] for name in ("on", "claims", "strict", "chart", "of")}
-        report = named_report(ledgers, names, say=tell, together=together, **asked)
+        report = named_report(ledgers, names, say=tell, together=together, command=typed_command(), **asked)
         bar.show("writing", STEPS, STEPS)
         _write(report, options, form)
 

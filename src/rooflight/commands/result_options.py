@@ -58,6 +58,10 @@ def forms_or_picture(options: Mapping[str, Any]) -> tuple[str, str]:
     printed, written = forms(options, LEDGER_OR_TABLE | PICTURES, must=_MUST_OR_PICTURE)
     if (options["chart"] or options["dark"]) and written not in PICTURES.values():
         raise BadInput("--chart and --dark are of a picture: name one, as with -o chart.png")
+    if written in PICTURES.values() and printed != "text":
+        raise BadInput(
+            f"--{printed} prints, and -o {options['output']} draws: leave one out, and give it in a command of its own"
+        )
     return printed, written
 
 

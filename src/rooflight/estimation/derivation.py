@@ -62,6 +62,8 @@ class OpDerivation:
     written: tuple[MovedTensor, ...]
     legend: tuple[tuple[str, str, int | float], ...]
     """Symbols with their meaning and value."""
+    is_part: bool = False
+    """Is it the share of one layer in an op that does the work of several?"""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def derive(ledger: Ledger, path: str, *, rows: Sequence[str] | None = None, note
         around = inside[0].op.name.rpartition(" ")[2]
         said = (
             f"it runs inside {around}, one op for the whole of {inside[0].op.module or ledger.header.model}: what "
-            "passes between the layers there is never written, so of its bytes only the parameters count"
+            "passes between its layers is no compulsory byte of it, so of this layer's bytes only the parameters count"
         )
         return Derivation(ledger, path, module, inside, (*notes, said))
     if module is None and path not in (LOSS, OPTIMIZER):
@@ -138,7 +140,7 @@ def _derive_part(op: Op, part: FusedPart) -> OpDerivation:
     )
     inside = structs.replace(op, name=f"{part.layer} inside {op.name}", args=dict(named), outputs=(), cost=cost)
     read = tuple(MovedTensor(name, tensor) for name, tensor in named.items())
-    return OpDerivation(inside, work, "", 1, read, (), _legend(op, work))
+    return OpDerivation(inside, work, "", 1, read, (), _legend(op, work), is_part=True)
 
 
 def derive_each(ledger: Ledger) -> tuple[list[OpDerivation], dict[int, int]]:

@@ -14,6 +14,8 @@ from rooflight.summary.functions import function_of, row_names
 
 _RUN = re.compile(r"\[(\d+)-\d+\]")
 _LISTED = 6
+_SEVERAL = "<functional>"
+"""The row that stands for all functions of a module where they are many."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ def find_layer(ledger: Ledger, text: str) -> FoundLayer:
     if name in paths or name in (LOSS, OPTIMIZER):
         return FoundLayer(name)
     functions = list(dict.fromkeys(row for row in row_names(ledger) if row.endswith("()")))
+    if name.endswith(_SEVERAL):
+        around = name.removesuffix(_SEVERAL)
+        meant = [row for row in functions if row.rpartition(".")[0] == around.removesuffix(".")]
+        if meant:
+            raise BadInput(f"{text!r} stands for {len(meant)} functions: {_some(meant)}; name one of them")
     wanted = _plain(name)
     for candidates in (
         [row for row in functions if _plain(row) == wanted],

@@ -32,6 +32,8 @@ class ReportedStep:
     row: StudyRow
     device: Device | None
     """`None`: nobody knows its roofs."""
+    flops: Number | None = None
+    """That must be computed; `None`: as the intensity and the bytes of its row say, which a study keeps."""
     work: Mapping[str, Number] = field(default_factory=dict)
     """Useful FLOPs of its matrix work by the precision they run in."""
     origin: Origin = "measured"
@@ -150,8 +152,10 @@ def _short_names(steps: Sequence[ReportedStep]) -> list[str]:
 def _points(step: ReportedStep, name: str, short: str) -> Iterator[StepPoint]:
     values = step.row.values
     moved = values.get("bytes.estimated")
-    # The FLOPs that must be computed are those of the intensity: matrix work, recomputation and other arithmetic.
-    useful = None if moved is None else round(values.get("intensity.estimated", 0) * moved)
+    useful = step.flops
+    if useful is None and moved is not None:
+        # The FLOPs that must be computed are those of the intensity: matrix work, recomputation, other arithmetic.
+        useful = round(values.get("intensity.estimated", 0) * moved)
     executed, dram = values.get("executed.measured"), values.get("bytes.measured")
     for side in ("predicted", "measured"):
         kind: PointKind = (

@@ -162,10 +162,11 @@ def named_report(
     chart: str | None = None,
     of: str | None = None,
     together: bool = False,
+    command: str = "",
 ) -> Document:
     """Of one ledger, of two side by side, or of several on one roofline; `names` are where they are from. `say` is told
     what is looked for. `chart`: the only one that is asked for. `of`: what bars are of. `together`: on one roofline,
-    where there are but two."""
+    where there are but two. `command`: the one that asks for it."""
     devices = devices_of(USUAL if on is None else on, None)
     if not all(device.is_cuda for device in devices):
         raise BadInput(
@@ -175,7 +176,7 @@ def named_report(
     if claims is not None and (len(ledgers) > 1 or ledger.header.step is None):
         raise BadInput("a table of claims is checked against one step: give one ledger of one")
     if together or len(ledgers) > 2 or chart == BARS:
-        return several_report(ledgers, names, devices=devices, of=of, say=say)
+        return several_report(ledgers, names, devices=devices, of=of, say=say, command=command)
     if len(ledgers) == 2:
         return pair_report(*ledgers, sources=(names[0], names[1]), devices=devices)
     if is_log(ledger):
@@ -202,8 +203,9 @@ def several_report(
     devices: Sequence[Device],
     of: str | None = None,
     say: Callable[[str], None] | None = None,
+    command: str = "",
 ) -> Document:
-    """Any number of ledgers, each where it ran, or predicted on these devices."""
+    """Any number of ledgers, each where it ran, or predicted on these devices. `command`: the one that asks for it."""
     if not ledgers:
         raise BadInput("a report is of one ledger or more: none was given")
     if of is not None:
@@ -217,13 +219,12 @@ def several_report(
         notes += said
     if not steps:
         raise BadInput("; ".join(dict.fromkeys(notes)))
+    on = _on(devices)
     words = [word for name in names for word in shlex.split(name)]
-    repeat = (
-        (shell("report", *words, on=_on(devices), output="report.html"),)
-        if all(names) and not any(" --" in name for name in names)
-        else ()
-    )
-    return steps_report(steps, of=of, notes=notes, repeat=repeat)
+    # Names with options of their own cannot stand in one command: it is the one that was typed.
+    simple = all(names) and not any(" --" in name for name in names)
+    whole = shell("report", *words, on=on, output="report.html") if simple else command
+    return steps_report(steps, of=of, notes=notes, repeat=(whole,) if whole else (), on=on)
 
 
 def report_of_study(

@@ -11,7 +11,7 @@ from rooflight.errors import RooflightError
 from rooflight.files import load
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, total
 from rooflight.prediction.resolve_devices import device_of
 from rooflight.reporting.charts.step_points import ReportedStep
 from rooflight.reporting.report.context import context_of
@@ -41,7 +41,9 @@ def steps_of_ledger(ledger: Ledger, source: str, devices: Sequence[Device]) -> t
     for run, device in zip(runs_from(plain, context.devices), context.devices, strict=True):
         numbers, facts = values.predicted(run.prediction)
         row = _row(_cell(ledger, device.name), values.estimated(run.ledger) | numbers, facts)
-        steps.append(ReportedStep(row, device, flops_by_precision(run.ledger), source=source))
+        steps.append(
+            ReportedStep(row, device, total(run.ledger.ops).work_flops, flops_by_precision(run.ledger), source=source)
+        )
         notes += [note for note in run.notes if note not in notes]
     return steps, notes
 
@@ -55,7 +57,9 @@ def _measured(ledger: Ledger, source: str, device: Device | None) -> ReportedSte
     name = device.name if device is not None else ledger.header.device
     row = _row(_cell(ledger, name), estimated | numbers, facts)
     origin = Measured(ledger).origin
-    return ReportedStep(row, device, flops_by_precision(ledger), origin=origin, source=source, is_log=is_log(ledger))
+    flops = total(ledger.ops).work_flops if estimated else None
+    by_precision = flops_by_precision(ledger)
+    return ReportedStep(row, device, flops, by_precision, origin=origin, source=source, is_log=is_log(ledger))
 
 
 def _row(cell: StudyCell, known: values.Values, facts: dict[str, str]) -> StudyRow:
@@ -100,7 +104,7 @@ def steps_of_study(rows: Sequence[StudyRow], folder: Path) -> list[ReportedStep]
         if alike not in works and (file := row.ledgers.get("estimated")):
             works[alike] = _work(folder / file)
         work = works.get(alike) or _usual_work(row.cell)
-        steps.append(ReportedStep(row, device, work))
+        steps.append(ReportedStep(row, device, work=work))
     return steps
 
 

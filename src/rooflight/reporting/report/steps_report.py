@@ -24,9 +24,15 @@ CONVENTIONS = (
 
 
 def steps_report(
-    steps: Sequence[ReportedStep], *, of: str | None = None, notes: Sequence[str] = (), repeat: Sequence[str] = ()
+    steps: Sequence[ReportedStep],
+    *,
+    of: str | None = None,
+    notes: Sequence[str] = (),
+    repeat: Sequence[str] = (),
+    on: str | None = None,
 ) -> Document:
-    """`of`: the quantity whose bars are drawn. `repeat`: commands that make it again."""
+    """`of`: the quantity whose bars are drawn. `repeat`: commands that make it again. `on`: the devices that were asked
+    for, as a command line names them; `None`: the usual ones."""
     models = list(dict.fromkeys(step.row.cell.model for step in steps))
     title = ", ".join(models) if len(models) <= 4 else f"{len(models)} models"
     devices = list(dict.fromkeys(step.place for step in steps))
@@ -42,7 +48,7 @@ def steps_report(
                 without_numbers(roofline_section(steps)), tables=filled(points_table(points)), small_print=CONVENTIONS
             ),
             bars_section(steps, of),
-            *_alone(steps, repeat),
+            *_alone(steps, repeat, on),
         ),
         notes=tuple(dict.fromkeys(notes)),
         rows=lambda: values if points else csv_table([step.row for step in steps]),
@@ -80,9 +86,9 @@ def _facts(steps: Sequence[ReportedStep]) -> list[Fact]:
     ]
 
 
-def _alone(steps: Sequence[ReportedStep], repeat: Sequence[str]) -> list[Section]:
+def _alone(steps: Sequence[ReportedStep], repeat: Sequence[str], on: str | None) -> list[Section]:
     sources = dict.fromkeys(step.source for step in steps if step.source)
-    each = [shell("report", *shlex.split(source), output="report.html") for source in sources]
+    each = [shell("report", *shlex.split(source), on=on, output="report.html") for source in sources]
     commands = (*repeat, *(each if len(each) > 1 else ()))
     return [Section("repeat", "How to repeat it, and each alone", commands=commands)] if commands else []
 

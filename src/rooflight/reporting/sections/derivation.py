@@ -120,7 +120,9 @@ def _bytes_text(row: OpDerivation, cost: Cost) -> list[str]:
             lines.append(f"  {label:7} = {value:,} B")
     flops = (cost.flops or 0) + (cost.recompute_flops or 0) + (cost.other_flops or 0)
     if both := read + written:
-        lines.append(f"  bytes   = {read:,} + {written:,} = {both:,} B  -> {formatting.ratio(flops / both)} FLOP/B")
+        # Of a part of an op only some bytes are known to be its own: an intensity would be of something else.
+        rate = "" if row.is_part else f"  -> {formatting.ratio(flops / both)} FLOP/B"
+        lines.append(f"  bytes   = {read:,} + {written:,} = {both:,} B{rate}")
     return lines
 
 

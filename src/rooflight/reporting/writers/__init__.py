@@ -83,7 +83,11 @@ def chart_of(document: Document, name: str | None, form: str) -> Chart:
     if section is not None and section.missing and name not in charts:
         raise BadInput(f"there is no chart {name!r} of this: {section.missing}")
     if not charts:
-        raise BadInput(f"there is no chart to draw in this report: --to={form} needs one, --to=md gives its tables")
+        called = "chart" if name is None else f"chart {name!r}"
+        raise BadInput(
+            f"there is no {called} of this to draw as {form}: `rooflight report` of it with --chart list tells which "
+            "there are, and -o FILE.md gives its tables"
+        )
     if name is None:
         if len(charts) > 1:
             raise BadInput(f"which picture? Add --chart: {there}")

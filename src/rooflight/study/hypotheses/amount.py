@@ -80,8 +80,12 @@ class RowAmount:
 
 def amount(text: str) -> RowAmount:
     """Read it; what is wrong with it is said with all quantities that there are."""
+    if not text.strip():
+        raise BadInput(f"--of is empty: name a quantity; {_there_are()}")
     try:
         read, dimension = calculated(text)
+        if any(_divides_by_zero(read, node) for node in ast.walk(read.tree)):
+            raise BadInput("it divides by 0")
         for term in (term for _, term in read.terms(read.tree)):
             if term.filters:
                 raise BadInput(f"{term.name} is taken of every row: leave {term.filters[0]} out")
@@ -90,6 +94,13 @@ def amount(text: str) -> RowAmount:
     except BadInput as error:
         raise BadInput(f"--of={text}: {error}; {_there_are()}") from None
     return RowAmount(text, read, dimension)
+
+
+def _divides_by_zero(read: Hypothesis, node: ast.AST) -> bool:
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return False
+    divisor = read.leaf(node.right)
+    return isinstance(divisor, NumberLiteral) and divisor.value == 0
 
 
 def _there_are() -> str:
