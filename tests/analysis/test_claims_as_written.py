@@ -46,7 +46,7 @@ def test_a_column_that_is_not_read_is_named() -> None:
     table = judged("layer,wall time (ms),Top-1,energy (J)\ntotal,5.27,76.1,3\n")
     assert table.unread_columns == ["top-1", "energy (j)"]
     assert claims_data(table)["unread_columns"] == table.unread_columns
-    assert "not read: the columns top-1, energy (j)" in claims_document(table).lines
+    assert "not read: the columns top-1, energy (j)" in claims_document(table).notes
 
 
 def test_a_table_of_models_is_of_totals_and_may_leave_cells_open() -> None:

@@ -180,6 +180,8 @@ def claims_document(checked: CheckedTable) -> Document:
     notes += _gathered(by["convention"], _other_convention)
     notes += _gathered(by["unknown"], _not_checked)
     notes += _gathered(by["unreadable"], lambda row: f"cannot be read: {row.reason}")
+    if unread := checked.unread_columns:
+        notes.append(f"not read: the {'column' if len(unread) == 1 else 'columns'} {', '.join(unread)}")
     return Document(
         title=checked.grade,
         lines=tuple(_held_against(checked)),
@@ -195,8 +197,6 @@ def _held_against(checked: CheckedTable) -> Iterable[str]:
     first, *others = map(ledger_documents.headline, checked.ledgers)
     yield f"{checked.file or 'the table'} against {first}"
     yield from (f"and {headline}" for headline in others)
-    if unread := checked.unread_columns:
-        yield f"not read: the {'column' if len(unread) == 1 else 'columns'} {', '.join(unread)}"
     for ledger in checked.traced:
         yield f"and {ledger_documents.headline(ledger)}, traced for rows that name it"
 
