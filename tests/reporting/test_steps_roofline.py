@@ -287,3 +287,16 @@ def test_a_log_without_a_known_device_takes_the_one_that_is_named() -> None:
         write(make(unnamed, chart="roofline"), "svg", chart="roofline")
     chart = next(iter(make(unnamed, on="h200").charts))
     assert "H200" in chart.title
+
+
+def test_no_point_of_a_log_is_above_the_roofs_of_the_units_that_did_its_work() -> None:
+    """Three VGGs whose convolutions ran on tensor cores: their roof is drawn, and is above them all."""
+    logs = [
+        read(DATA / "vgg_logs" / f"{name}.ncu.csv.gz", DATA / "vgg_logs" / f"{name}.trace.json.gz")
+        for name in ("vgg11", "vgg13", "vgg19")
+    ]
+    steps = [step for log in logs for step in steps_of_ledger(log, "", [])[0]]
+    tf32 = H200.tensor_flops_per_s["tf32"].value
+    assert H200.core_flops_per_s["fp32"].value < min(point.flops / point.time_s for point in points_of(steps))
+    assert max(point.flops / point.time_s for point in points_of(steps)) < tf32
+    assert "tf32 tensor 494" in picture(steps_roofline(steps), "svg").decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from rooflight.files import load
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger, total
+from rooflight.metrics import CUDA_FLOPS, TENSOR_FLOPS
 from rooflight.prediction.resolve_devices import device_of
 from rooflight.reporting.charts.step_points import ReportedStep
 from rooflight.reporting.report.context import context_of
@@ -58,7 +60,7 @@ def _measured(ledger: Ledger, source: str, device: Device | None) -> ReportedSte
     row = _row(_cell(ledger, name), estimated | numbers, facts)
     origin = Measured(ledger).origin
     flops = total(ledger.ops).work_flops if estimated else None
-    by_precision = flops_by_precision(ledger)
+    by_precision = _executed_by_precision(ledger) if is_log(ledger) else flops_by_precision(ledger)
     return ReportedStep(row, device, flops, by_precision, origin=origin, source=source, is_log=is_log(ledger))
 
 
@@ -77,6 +79,16 @@ def _of_kernels(ledger: Ledger, device: Device | None) -> tuple[values.Values, d
     if verdict.percent_of_roof is not None:
         numbers["percent_of_roof.measured"] = verdict.percent_of_roof
     return numbers, {"bound.measured": verdict.bound} if verdict.bound else {}
+
+
+def _executed_by_precision(ledger: Ledger) -> dict[str, int | float]:
+    """Of a log, which has no ops: what its kernels did, by the precision of the unit that counted it."""
+    work: dict[str, int | float] = defaultdict(int)
+    for kernel in ledger.kernels:
+        for name in (*TENSOR_FLOPS, *CUDA_FLOPS):
+            if name in kernel.quantities and kernel.quantities[name].value:
+                work[name.rpartition("_")[2]] += kernel.quantities[name].value
+    return work
 
 
 def _cell(ledger: Ledger, on: str | None) -> StudyCell:
