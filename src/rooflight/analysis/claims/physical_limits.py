@@ -32,7 +32,7 @@ _FP32 = ("fp32", "tf32")
 
 
 @dataclass(frozen=True)
-class Limits:
+class PhysicalLimits:
     """On the fastest card that a row may mean."""
 
     flops_per_s: Fraction
@@ -43,7 +43,7 @@ class Limits:
     text: str
 
 
-def limits(judge: ClaimsJudge, claim: Claim) -> Limits | None:
+def limits(judge: ClaimsJudge, claim: Claim) -> PhysicalLimits | None:
     """`None` where no device is known, or none of its peaks."""
     book = judge.book(claim)
     try:
@@ -63,7 +63,7 @@ def limits(judge: ClaimsJudge, claim: Claim) -> Limits | None:
     try:
         scope = scope_of(book, claim, "flops")
     except CannotTell:
-        return Limits(eased, bytes_per_s, None, "")
+        return PhysicalLimits(eased, bytes_per_s, None, "")
     if claim.kind == "estimated":  # nobody computes with an algorithm that a library may take
         eased = peak
     of_convolutions = _convolution_flops(scope)
@@ -74,7 +74,7 @@ def limits(judge: ClaimsJudge, claim: Claim) -> Limits | None:
         text += f", and a fast algorithm for its convolutions, {count_text(float(eased))}FLOP/s"
     if memory / bytes_per_s > compute_s:
         text = f"{count_text(float(memory))}B of parameters / {count_text(float(bytes_per_s))}B/s"
-    return Limits(eased if of_convolutions else peak, bytes_per_s, max(compute_s, memory / bytes_per_s), text)
+    return PhysicalLimits(eased if of_convolutions else peak, bytes_per_s, max(compute_s, memory / bytes_per_s), text)
 
 
 def _rates(device: Device, precision: str) -> tuple[float, float] | None:

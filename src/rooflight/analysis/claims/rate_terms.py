@@ -34,7 +34,7 @@ MACS = "multiply-adds where FLOPs are meant: peaks and speeds count a multiply-a
 
 
 @dataclass(frozen=True)
-class Term:
+class RateTerm:
     """One number of a quotient, from where to where it may lie, and what is wrong with it."""
 
     value: Fraction
@@ -67,12 +67,12 @@ class Way:
         return Finding("+".join(codes), text, self.answer.value)
 
 
-def exact(value: Fraction | float, text: str, *flaws: Finding, is_wrong: bool = True) -> Term:
+def exact(value: Fraction | float, text: str, *flaws: Finding, is_wrong: bool = True) -> RateTerm:
     number = Fraction(value)
-    return Term(number, number, number, text, flaws=flaws, is_wrong=bool(flaws) and is_wrong)
+    return RateTerm(number, number, number, text, flaws=flaws, is_wrong=bool(flaws) and is_wrong)
 
 
-def quotients(above: Iterable[Term], below: Iterable[Term]) -> Iterator[Way]:
+def quotients(above: Iterable[RateTerm], below: Iterable[RateTerm]) -> Iterator[Way]:
     """Every one of the first by every one of the second, of which not both are flawed beyond telling."""
     under = [term for term in below if term.low > 0]
     for over in above:
@@ -90,14 +90,14 @@ def quotients(above: Iterable[Term], below: Iterable[Term]) -> Iterator[Way]:
             yield Way(answer, flaws, is_wrong, over.is_counted and (term.is_counted or not term.rows))
 
 
-def as_term(way: Way) -> Term:
+def as_term(way: Way) -> RateTerm:
     """What a quotient gives, to be divided again."""
     value = way.answer.number
     low, high = (value if end is None else Fraction(end) for end in (way.answer.low, way.answer.high))
-    return Term(value, low, high, f"({way.answer.how})", way.answer.rows, way.flaws, way.is_wrong)
+    return RateTerm(value, low, high, f"({way.answer.how})", way.answer.rows, way.flaws, way.is_wrong)
 
 
-def _mixed_steps(over: Term, under: Term) -> Finding | None:
+def _mixed_steps(over: RateTerm, under: RateTerm) -> Finding | None:
     """Work of a forward by the time of a training step."""
     of_forward = [step in ("forward", "inference") for step in (over.step, under.step)]
     if over.step is None or under.step is None or over.step == under.step or all(of_forward):
@@ -111,7 +111,7 @@ def as_quantity(claim: Claim, name: str) -> Claim:
     return replace(claim, named=NamedQuantity(QUANTITIES[name], name), quantity=name, said_kind=None, row=-1)
 
 
-def _of_row(judge: ClaimsJudge, row: Ingredient, times: int = 1) -> Term:
+def _of_row(judge: ClaimsJudge, row: Ingredient, times: int = 1) -> RateTerm:
     judged = judge.judged(row.claim)
     low, high = row.ends
     text = f"{times} × {row}" if times > 1 else str(row)
@@ -125,12 +125,12 @@ def _of_row(judge: ClaimsJudge, row: Ingredient, times: int = 1) -> Term:
         flaws = judged.because
         if times == 1 and any(_HALVES.intersection(finding.codes) for finding in flaws):
             flaws, is_wrong = (Finding("macs-against-a-peak", f"row {row.claim.row} has {MACS}"),), True
-    return Term(
+    return RateTerm(
         times * row.value, times * low, times * high, text, (row.claim.row,), flaws, is_wrong, step=row.claim.step
     )
 
 
-def _corrected(judge: ClaimsJudge, row: Ingredient) -> Iterator[Term]:
+def _corrected(judge: ClaimsJudge, row: Ingredient) -> Iterator[RateTerm]:
     """What a wrong row should say, where more is known of it than a bound."""
     judged = judge.judged(row.claim)
     is_bound = any(judged.says(code) for code in ("faster-than-the-roof", "above-the-roof"))
@@ -139,23 +139,25 @@ def _corrected(judge: ClaimsJudge, row: Ingredient) -> Iterator[Term]:
         yield replace(exact(judged.right_value, text), rows=(row.claim.row,), step=row.claim.step)
 
 
-def _sum(row: Ingredient, other: Ingredient) -> Term:
+def _sum(row: Ingredient, other: Ingredient) -> RateTerm:
     """Two counts of one run together."""
     low, high = row.ends[0] + other.ends[0], row.ends[1] + other.ends[1]
     rows = (row.claim.row, other.claim.row)
-    return Term(row.value + other.value, low, high, f"({row} + {other})", rows, is_counted=True, step=row.claim.step)
+    return RateTerm(
+        row.value + other.value, low, high, f"({row} + {other})", rows, is_counted=True, step=row.claim.step
+    )
 
 
 # Work.
 
 
-def work(judge: ClaimsJudge, claim: Claim, *, thorough: bool = True) -> list[Term]:
+def work(judge: ClaimsJudge, claim: Claim, *, thorough: bool = True) -> list[RateTerm]:
     """FLOPs of what a row is of: counted, stated, and by the ledger's formulas; `thorough`: with all that they may be
     by mistake."""
     return [*_counted_work(judge, claim), *_stated_work(judge, claim), *_formula_work(judge, claim, thorough)]
 
 
-def _counted_work(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
+def _counted_work(judge: ClaimsJudge, claim: Claim) -> Iterator[RateTerm]:
     cuda = judge.table.find(("cuda_flops",), claim)
     tensor = judge.table.find(("tensor_flops",), claim)
     if cuda is not None and tensor is not None:
@@ -169,7 +171,7 @@ def _counted_work(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
         yield term
 
 
-def _stated_work(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
+def _stated_work(judge: ClaimsJudge, claim: Claim) -> Iterator[RateTerm]:
     for row in judge.table.find_all(("flops", "ops", "macs"), claim, any_step=True):
         if not row.claim.counts_macs:
             yield _of_row(judge, row)
@@ -179,7 +181,7 @@ def _stated_work(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
         yield replace(_of_row(judge, row), flaws=(flaw,), is_wrong=True)
 
 
-def _formula_work(judge: ClaimsJudge, claim: Claim, thorough: bool) -> Iterator[Term]:
+def _formula_work(judge: ClaimsJudge, claim: Claim, thorough: bool) -> Iterator[RateTerm]:
     try:
         case = judge.case(as_quantity(claim, "flops"))
     except CannotTell:
@@ -190,7 +192,7 @@ def _formula_work(judge: ClaimsJudge, claim: Claim, thorough: bool) -> Iterator[
     yield from _mistaken(case, thorough)
 
 
-def _mistaken(case: ClaimCase, thorough: bool) -> Iterator[Term]:
+def _mistaken(case: ClaimCase, thorough: bool) -> Iterator[RateTerm]:
     for way in conventions(case):
         if (value := number_of(way.value)) and (thorough or way.code in _HALVES):
             if _HALVES.intersection(way.codes):
@@ -208,7 +210,7 @@ _USUAL = tuple(2**power for power in range(1, 13))
 """Batches that somebody may have had in mind."""
 
 
-def moved(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
+def moved(judge: ClaimsJudge, claim: Claim) -> Iterator[RateTerm]:
     """Bytes that the table states, counted ones first."""
     table = judge.table
     for row in table.find_all(("dram_bytes",), claim):
@@ -224,7 +226,7 @@ def moved(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
         yield _of_row(judge, row)
 
 
-def times(judge: ClaimsJudge, claim: Claim) -> list[Term]:
+def times(judge: ClaimsJudge, claim: Claim) -> list[RateTerm]:
     """Times of the same run that the table states. Beside one by the wall, one of the GPU alone is another
     convention."""
     rows = judge.table.find_all(TIMES, claim, any_step=True)
@@ -240,7 +242,7 @@ def times(judge: ClaimsJudge, claim: Claim) -> list[Term]:
     return terms
 
 
-def batches(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
+def batches(judge: ClaimsJudge, claim: Claim) -> Iterator[RateTerm]:
     """Samples of a step: the row's, or that of the time it is by; and others that the table has."""
     of_times = [row.claim.batch for row in judge.table.find_all(TIMES, claim)]
     known = [claim.batch, *of_times, judge.book(claim).ledger.header.batch]
@@ -261,7 +263,7 @@ def batches(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
 # Peaks and bandwidths.
 
 
-def bandwidths(claim: Claim) -> Iterator[Term]:
+def bandwidths(claim: Claim) -> Iterator[RateTerm]:
     """Of the memory of the device that a row names, or of one of the same name."""
     _, device, others = device_figures.named_device(claim)
     for card in (device, *others):
@@ -269,7 +271,7 @@ def bandwidths(claim: Claim) -> Iterator[Term]:
         yield exact(rate, f"{rate / 1e9:g} GB/s of {card.title}")
 
 
-def peaks(judge: ClaimsJudge, claim: Claim) -> Iterator[Term]:
+def peaks(judge: ClaimsJudge, claim: Claim) -> Iterator[RateTerm]:
     """FLOP/s that work may have been divided by: of the device in the row's precision, of what it was taken for, and
     those that the table states."""
     if claim.device:
