@@ -16,7 +16,8 @@ from rooflight.study.cell import StudyCell
 from rooflight.study.plan import plan_of, read_plan, to_toml
 from rooflight.study.slurm import queue
 from rooflight.study.slurm.launcher import SlurmLauncher
-from rooflight.study.slurm.options import SlurmOptions, asked, minutes
+from rooflight.study.slurm.options import SlurmOptions, asked, minutes, with_gpus
+from rooflight.study.slurm.placement import CellGroup
 from rooflight.study.slurm.records import SubmissionRecords, begun
 from rooflight.study.slurm.submission import check_installed
 
@@ -255,6 +256,25 @@ def test_a_job_holds_cells_of_one_device(tmp_path: Path) -> None:
         assert sum(f"fp32-{device}" in cells for device in ("v100", "a100", "h100")) == 1
 
 
+def test_cells_that_are_measured_on_several_gpus_ask_for_as_many() -> None:
+    grid = {"model": "mnist-cnn", "step": "train", "on": ["v100", "a100"], "gpus": [1, 2, 4]}
+    slurm = {"gpus-per-node": 1, "device": {"v100": {"gres": "gpu:v100:1,lustre:1"}}}
+    plan = plan_of({"grid": grid, "slurm": slurm}, "plan.toml")
+    placed = SlurmLauncher({}).placement(plan)
+    asked_for = {tuple(group): placed.options_of(group) for group in placed.groups(plan.cells)}
+    v100 = next(name for name, _ in asked_for if name)
+    assert {key: options.gres for key, options in asked_for.items() if key[0]} == {
+        (v100, gpus): f"gpu:v100:{gpus},lustre:1" for gpus in (1, 2, 4)
+    }
+    assert [asked_for["", gpus].more for gpus in (1, 2, 4)] == [{"gpus-per-node": f"{gpus}"} for gpus in (1, 2, 4)]
+    # What is only computed needs no more, and who asked for more than that has it.
+    computed = SlurmLauncher({}).placement(plan_of({"grid": grid, "slurm": slurm, "measure": False}, "plan.toml"))
+    assert {group.gpus for group in computed.groups(plan.cells)} == {1}
+    assert [with_gpus(SlurmOptions(gres=gres), 2).gres for gres in ("gpu", "gpu:8", "gpu:rtx-3090", None)] == [
+        "gpu:2", "gpu:8", "gpu:rtx-3090:2", None,
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -263,6 +283,11 @@ def test_a_job_holds_cells_of_one_device(tmp_path: Path) -> None:
             "[slurm.device.h200]: no cell of this study is on it: its devices are v100",
         ),
         ("[slurm.device.v100]\npartition = 7.5", '[slurm.device.v100] partition: one value, such as partition = "..."'),
+        (
+            '[slurm.device.v100]\npartiton = "gpu"',
+            "[slurm.device.v100] unknown key 'partiton': did you mean partition?",
+        ),
+        ('[slurm]\nmem_per_cpus = "4G"', "[slurm] unknown key 'mem_per_cpus': did you mean mem_per_cpu?"),
         ('[slurm.device.v100]\narray = "0-3"', "[slurm.device.v100]: --slurm array is not yours to set"),
         ('[slurm]\ntime = "soon"', "[slurm]: --time wants minutes"),
         ('[slurm]\nmax_parallel = "many"', "[slurm] max_parallel is a whole number, got 'many'"),
@@ -287,5 +312,5 @@ def test_a_plan_with_slurm_is_written_and_read_again(tmp_path: Path) -> None:
 def test_a_launcher_of_ones_own_asks_for_what_it_was_given() -> None:
     """Without the command line: what counts is the same, and beside it what the plan says itself."""
     plan = plan_of({"grid": {"model": "mnist-cnn", "on": "v100"}, "slurm": {"account": "physics", "time": "30"}}, "it")
-    options = SlurmLauncher({"partition": "old", "time": "90"}).placement(plan).options_of("")
+    options = SlurmLauncher({"partition": "old", "time": "90"}).placement(plan).options_of(CellGroup(""))
     assert (options.partition, options.time, options.account) == ("old", "90", "physics")

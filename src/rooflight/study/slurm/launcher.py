@@ -19,7 +19,7 @@ from rooflight.study.plan import StudyPlan
 from rooflight.study.slurm import queue
 from rooflight.study.slurm.follower import Follower, Status, is_alive, record_failure, why
 from rooflight.study.slurm.options import SlurmOptions, asked
-from rooflight.study.slurm.placement import SlurmPlacement, placement
+from rooflight.study.slurm.placement import CellGroup, SlurmPlacement, placement
 from rooflight.study.slurm.queue import SlurmTask
 from rooflight.study.slurm.records import LOCK, SubmissionRecords, begun
 from rooflight.study.slurm.submission import check_installed, script, submit
@@ -40,7 +40,7 @@ class SlurmLauncher:
 
     def placement(self, plan: StudyPlan) -> SlurmPlacement:
         """The options of every cell of this plan."""
-        return placement(plan.slurm, self._given)
+        return placement(plan.slurm, self._given, measures=plan.measure is not False)
 
     def run(self, folder: Path, waiting: list[StudyCell], progress: Progress) -> None:
         check_installed()
@@ -58,12 +58,12 @@ class SlurmLauncher:
         submitted = {cell for submission in records.read() for cell in submission.cells}
         cells = [cell for cell in waiting if cell.id not in submitted]
         lines = []
-        for device, group in placed.groups(cells).items():
-            options = placed.options_of(device)
-            for number, part in enumerate(_parts(group, queue.MOST_IN_ARRAY)):
+        for group, its_cells in placed.groups(cells).items():
+            options = placed.options_of(group)
+            for number, part in enumerate(_parts(its_cells, queue.MOST_IN_ARRAY)):
                 text = script(records.logs, len(part), name="rooflight-TOKEN", options=options)
                 at_once = min(len(part), options.max_parallel)
-                what = f"{_cells(len(part))}{f' on {device}' if device else ''}"
+                what = f"{_cells(len(part))}{_where(group)}"
                 after = ", after those before" if number else ""
                 lines += [f"would submit {what} to Slurm, {at_once} at a time{after}, with this script:", ""]
                 lines += [*text.strip().splitlines(), "", "one cell a task:"]
@@ -130,9 +130,9 @@ class SlurmLauncher:
         left = [cell for name, cell in wanted.items() if name not in alive and name not in broken]
         placed = self.placement(store.plan)
         new: dict[str, str] = {}
-        for device, cells in placed.groups(left).items():
-            ahead = [job for name, job in alive.items() if _is_on(store, name, device, placed)]
-            names, options = [cell.id for cell in cells], placed.options_of(device)
+        for group, cells in placed.groups(left).items():
+            ahead = [job for name, job in alive.items() if _is_of(store, name, group, placed)]
+            names, options = [cell.id for cell in cells], placed.options_of(group)
             new |= self._submit(store, names, records, options=options, after=queue.arrays_of(ahead))
         return {name: job for name, job in alive.items() if name in wanted} | new
 
@@ -145,8 +145,8 @@ class SlurmLauncher:
         options: SlurmOptions,
         after: list[str],
     ) -> dict[str, str]:
-        """Arrays that wait for one another: together they keep to the limit that each has. Those of another device
-        are another queue."""
+        """Arrays that wait for one another: together they keep to the limit that each has. Those of another device,
+        or of more GPUs, are another queue."""
         submitted: dict[str, str] = {}
         for part in _parts(cells, queue.most_in_array() if cells else 1):
             submission = begun(secrets.token_hex(4), part)
@@ -165,10 +165,17 @@ class SlurmLauncher:
         return submitted
 
 
-def _is_on(store: Store, cell_id: str, device: str, placed: SlurmPlacement) -> bool:
-    """Does the cell go where cells of this device go? One that the plan no longer has goes with all others."""
+def _is_of(store: Store, cell_id: str, group: CellGroup, placed: SlurmPlacement) -> bool:
+    """Does the cell go where cells of this group go? One that the plan no longer has goes with all others."""
     cell = store.by_id.get(cell_id)
-    return device == ("" if cell is None else placed.device_of(cell))
+    return group == (CellGroup("") if cell is None else placed.group_of(cell))
+
+
+def _where(group: CellGroup) -> str:
+    """` on v100`, ` on 2 x v100`, ` on 2 GPUs`."""
+    if group.gpus == 1:
+        return f" on {group.device}" if group.device else ""
+    return f" on {group.gpus} x {group.device}" if group.device else f" on {group.gpus} GPUs"
 
 
 def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from rooflight.errors import BadInput
 
@@ -35,6 +37,20 @@ _OURS = {
 NAMED = ("partition", "gres", "time", "account", "qos", "constraint", "nodelist")
 UNSAID: dict[str, Any] = {**dict.fromkeys((*NAMED, "max_parallel", "python")), "slurm": (), "setup": ()}
 """A command line without any of them."""
+_OF_SBATCH = (
+    "account acctg-freq batch begin bell burst-buffer bb bbf bc bcast chdir cluster-constraint clusters comment "
+    "constraint container container-id contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task "
+    "deadline delay-boot dependency distribution exclude exclusive export export-file extra extra-node-info "
+    "get-user-env gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint hold "
+    "ignore-pbs input kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu "
+    "mincpus network nice no-kill nodefile nodelist ntasks-per-core ntasks-per-gpu ntasks-per-socket overcommit "
+    "oversubscribe parsable partition power prefer priority profile propagate qos quiet reboot reservation "
+    "resv-ports segment sockets-per-node spread-job stepmgr switches test-only thread-spec threads-per-core time "
+    "time-min tmp tres-bind tres-per-task uid use-min-nodes verbose wait wait-all-nodes wckey"
+).split()
+"""A cluster may add others: only what looks like a slip of one of these is refused."""
+_SLIP = 0.85
+_GPU_COUNTS = ("gpus", "gpus-per-node", "gpus-per-task")
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -89,6 +105,13 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
         return shlex.join(["rooflight", "study", str(folder), "--launcher", "slurm", *self.arguments()])
 
 
+def meant(name: str) -> str | None:
+    """The option that a misspelt one looks like; `None`: it is one, or it may be one of the cluster's own."""
+    known = [*NAMED, *_OF_SBATCH, *_OURS, "max-parallel", "setup", "python"]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=_SLIP)
+    return near[0] if near and name not in known else None
+
+
 def asked(options: Mapping[str, Any]) -> SlurmOptions:
     """What the command line asks for; `--slurm KEY=VALUE` as a list of texts. What is absent is not asked for."""
     options = {**UNSAID, **options}
@@ -102,11 +125,33 @@ def asked(options: Mapping[str, Any]) -> SlurmOptions:
             raise BadInput(f"--slurm {name} is not yours to set: {_OURS[name]}")
         if name in NAMED:
             raise BadInput(f"--slurm {name}: give it as --{name}")
+        if (near := meant(name)) is not None:
+            raise BadInput(f"--slurm {name}: sbatch has no such option: did you mean {near}?")
         more[name] = value if equals else True
     named = {name: options[name] for name in (*NAMED, "python") if options[name] is not None}
     if options["max_parallel"] is not None:
         named["max_parallel"] = options["max_parallel"]
     return SlurmOptions(**named, setup=tuple(options["setup"]), more=more)
+
+
+def with_gpus(options: SlurmOptions, gpus: int) -> SlurmOptions:
+    """The same, with at least so many GPUs wherever GPUs are asked for; more are left as they were written."""
+    if gpus == 1:
+        return options
+    gres = options.gres and ",".join(
+        _at_least(part, gpus) if re.match(r"gpu(?![a-z])", part) else part for part in options.gres.split(",")
+    )
+    more = {name: _at_least(str(value), gpus) if name in _GPU_COUNTS else value for name, value in options.more.items()}
+    return replace(options, gres=gres, more=more)
+
+
+def _at_least(text: str, gpus: int) -> str:
+    """`gpu`, `gpu:2`, `gpu:v100:1`, `v100:1` or `1`, some with sockets behind, `gpu:1(S:0)`."""
+    parsed = re.fullmatch(r"(.*?)(?:(?:^|:)(\d+))?(\(.*\))?", text)
+    if parsed is None:
+        return text
+    name, count, sockets = parsed.groups()
+    return f"{name}{':' if name else ''}{max(int(count or 1), gpus)}{sockets or ''}"
 
 
 def minutes(time: str) -> int:

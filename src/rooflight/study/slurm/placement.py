@@ -7,22 +7,32 @@
     partition = "old"
     gres = "gpu:v100:1"
 
-A job holds cells of one such device only; those of all others share one. What the command line says counts
-more than [slurm], and less than a device's own.
+A job holds cells of one such device only; those of all others share one. Cells that are measured on several GPUs are
+a job of their own, which asks for as many: `gpu:v100:2` where `gpu:v100:1` was written. What the command line says
+counts more than [slurm], and less than a device's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rooflight.errors import BadInput, RooflightError
 from rooflight.hardware import devices
 from rooflight.study.cell import StudyCell
-from rooflight.study.slurm.options import NAMED, UNSAID, SlurmOptions, asked
+from rooflight.study.slurm.options import NAMED, UNSAID, SlurmOptions, asked, meant, with_gpus
 
 DEVICES = "device"
+
+
+class CellGroup(NamedTuple):
+    """Cells that may share a job."""
+
+    device: str
+    """That has options of its own; empty: all others."""
+    gpus: int = 1
+    """That each of its cells is measured on."""
 
 
 @dataclass(frozen=True)
@@ -31,24 +41,25 @@ class SlurmPlacement:
 
     general: SlurmOptions
     by_device: Mapping[str, SlurmOptions]
+    measures: bool = True
+    """What is only computed needs no more GPUs than one."""
 
-    def device_of(self, cell: StudyCell) -> str:
-        """The device that has options of its own; empty: the cell goes with all others."""
+    def group_of(self, cell: StudyCell) -> CellGroup:
         name = "" if cell.on is None else _device(cell.on)
-        return name if name in self.by_device else ""
+        gpus = cell.gpus if self.measures and cell.is_data_parallel else 1
+        return CellGroup(name if name in self.by_device else "", gpus)
 
-    def options_of(self, device: str) -> SlurmOptions:
-        return self.by_device.get(device, self.general)
+    def options_of(self, group: CellGroup) -> SlurmOptions:
+        return with_gpus(self.by_device.get(group.device, self.general), group.gpus)
 
-    def groups(self, cells: Iterable[StudyCell]) -> dict[str, list[StudyCell]]:
-        """Cells that may share a job, by their device."""
-        groups: dict[str, list[StudyCell]] = {}
+    def groups(self, cells: Iterable[StudyCell]) -> dict[CellGroup, list[StudyCell]]:
+        groups: dict[CellGroup, list[StudyCell]] = {}
         for cell in cells:
-            groups.setdefault(self.device_of(cell), []).append(cell)
+            groups.setdefault(self.group_of(cell), []).append(cell)
         return groups
 
 
-def placement(table: Mapping[str, Any], given: Mapping[str, Any] = UNSAID) -> SlurmPlacement:
+def placement(table: Mapping[str, Any], given: Mapping[str, Any] = UNSAID, *, measures: bool = True) -> SlurmPlacement:
     """What a plan's [slurm] asks for, with the options of the command line."""
     general = {name: value for name, value in table.items() if name != DEVICES}
     of_all = _merged(_options("[slurm]", general), {**UNSAID, **given})
@@ -59,7 +70,7 @@ def placement(table: Mapping[str, Any], given: Mapping[str, Any] = UNSAID) -> Sl
     for name, options in own.items():
         where = f"[slurm.device.{name}]"
         by_device[_device(name)] = _checked(where, _merged(of_all, _options(where, options)))
-    return SlurmPlacement(_checked("[slurm]", of_all), by_device)
+    return SlurmPlacement(_checked("[slurm]", of_all), by_device, measures)
 
 
 def check_placement(table: Mapping[str, Any], on: Collection[str], where: str) -> None:
@@ -101,6 +112,8 @@ def _options(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
             options[name] = value
         elif name == "setup":
             options[name] = tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+        elif (near := meant(key.replace("_", "-"))) is not None:
+            raise BadInput(f"{where} unknown key {key!r}: did you mean {near.replace('-', '_')}?")
         elif value is not False:
             more.append(key if value is True else f"{key}={value}")
     options["slurm"] = tuple(more)
