@@ -112,6 +112,7 @@ def test_by_name(tmp_path: Path) -> None:
     )
     assert times_us(ledger) == [3.0, 5.0, 1.0, None]
     said = notes(ledger)
+    assert ledger.header.notes[0].startswith("1 of 4 kernels of n.csv (25.0%) are not in s.csv")  # before all others
     assert "by name or name without namespaces, grid and block" in said
     assert "1 of 4 kernels of n.csv (25.0%) are not in s.csv and have no time: elementwise_kernel<4, MulFunctor" in said
     assert (
@@ -185,7 +186,10 @@ def test_what_cannot_be_joined(tmp_path: Path) -> None:
         read(counted, nsys(tmp_path, [("somebody_elses", 1, 100)]))
     with pytest.raises(BadFile, match=r"have the same name and another grid.*same model, batch and precision"):
         read(counted, nsys(tmp_path, [(ADD, 200, 100), (GEMM, 16, 100)]))
-    times = nsys(tmp_path, [(ADD, 100, 100), (GEMM, 8, 100)])
+    third = ncu(tmp_path, [(ADD, 100), (GEMM, 8), (MUL, 3)]).rename(tmp_path / "third.csv")
+    with pytest.raises(BadFile, match=r"only 1 of 3 kernels of third.csv are in s.csv"):
+        read(third, nsys(tmp_path, [(ADD, 100, 100), ("somebody_elses", 1, 100)]))
+    counted, times = ncu(tmp_path, [(ADD, 100), (GEMM, 8)]), nsys(tmp_path, [(ADD, 100, 100), (GEMM, 8, 100)])
     with pytest.raises(BadInput, match="have times and no counters"):
         read(times, times)
     with pytest.raises(BadInput, match="both have times of kernels"):

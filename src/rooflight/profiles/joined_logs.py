@@ -19,7 +19,7 @@ from rooflight.ops.kernel_names import short_name
 from rooflight.profiles.kernel_signature import SIGNATURES, base, brief, is_bare
 from rooflight.profiles.log import LoggedLaunch, ProfilerLog
 
-_LEAST_MATCHED = 0.2
+_LEAST_MATCHED = 0.5
 """Below this share of the counted kernels two logs are not of the same program."""
 _NAMED = 3
 Key = Callable[[LoggedLaunch], Hashable]
@@ -109,7 +109,6 @@ def _with_times(log: ProfilerLog, timed: ProfilerLog) -> ProfilerLog:
     notes = (
         f"times are of {timed.file} ({timed.about}), {matching.how}",
         *_own_times(log, timed, matching),
-        *_without_partner(log, timed, times, matching),
         *_left_out(timed),
     )
     return replace(
@@ -119,6 +118,7 @@ def _with_times(log: ProfilerLog, timed: ProfilerLog) -> ProfilerLog:
         time_origin=f"{timed.time_origin} in {timed.file}",
         device=log.device or timed.device,
         times_of=timed.file,
+        unmatched=tuple(_without_partner(log, timed, times, matching)),
         notes=tuple(dict.fromkeys((*notes, *_by_file(log), *_by_file(timed)))),
     )
 

@@ -114,6 +114,8 @@ class ProfilerLog:
     cuda: str | None = None
     totals: dict[str, Value] = field(default_factory=dict)
     """What the log tells of the whole and no launch can."""
+    unmatched: tuple[str, ...] = ()
+    """Notes on kernels that only one of two joined logs has: said first, for the logs may be of two programs."""
     notes: tuple[str, ...] = ()
     file: str = ""
     """Name of the file, for what is said of several."""

@@ -52,7 +52,7 @@ def ledger_of(log: ProfilerLog, path: Path) -> Ledger:
         device=log.device,
         cuda=log.cuda,
         conditions={"log": log.about},
-        notes=(*missing(log), *incomplete, *_points(log, kernels), *log.notes),
+        notes=(*log.unmatched, *missing(log), *incomplete, *_points(log, kernels), *log.notes),
     )
     quantities = {**totals, **_times(log, launches), **log.totals}
     step = Measurement(scope="step", quantities=quantities)

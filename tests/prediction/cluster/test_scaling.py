@@ -62,6 +62,12 @@ def test_strong_scaling_over_free_links_is_perfect_where_work_is_proportional() 
     assert result.notes == ("the curve ends where a global batch of 64 has no sample left for another replica",)
 
 
+def test_a_curve_that_leaves_sizes_out_says_the_one_that_is_too_many() -> None:
+    result = scaled("strong", batch=32, replicas=[1, 16, 64])
+    assert [point.gpus for point in result.points] == [1, 16]
+    assert result.notes == ("the curve ends before 64 replicas, for which a global batch of 32 has too few samples",)
+
+
 def test_a_batch_that_does_not_divide_is_rounded_up_and_said_so() -> None:
     result = scaled("strong", batch=6, replicas=[1, 4])
     assert result.points[1].batch == 2

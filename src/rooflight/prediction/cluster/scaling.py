@@ -71,7 +71,7 @@ def curve(
     for count in counts:
         size = batch if kind == "weak" else -(-batch // count)
         if kind == "strong" and count > batch:
-            notes.append(f"the curve ends where a global batch of {batch} has no sample left for another replica")
+            notes.append(_end(batch, last=points[-1].gpus // each if points else 0, following=count))
             break
         if kind == "strong" and batch % count:
             notes.append(f"{count} replicas do not divide {batch}: each takes {size}, as many as the fullest")
@@ -90,6 +90,13 @@ def curve(
         first_rates = first_rates or rates
         points.append(_point(step, steps[0], {name: rate / first_rates["tree"] for name, rate in rates.items()}))
     return ScalingCurve(tuple(steps), tuple(points), tuple(notes))
+
+
+def _end(batch: int, *, last: int, following: int) -> str:
+    """Why a curve of strong scaling goes no further."""
+    if last == batch:
+        return f"the curve ends where a global batch of {batch} has no sample left for another replica"
+    return f"the curve ends before {following} replicas, for which a global batch of {batch} has too few samples"
 
 
 def _point(step: ParallelStep, first: ParallelStep, paleo_speedup: dict[str, float]) -> ScalingPoint:
