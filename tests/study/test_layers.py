@@ -228,3 +228,11 @@ def test_a_chart_of_a_layer_by_one_command(study: Study, tmp_path: Path) -> None
     assert "FLOPs of conv2" in picture.read_text()
     refused = CliRunner().invoke(cli, ["report", str(study.folder), "--of", "flops", "-o", str(tmp_path / "y.png")])
     assert refused.exit_code != 0
+
+
+def test_a_layer_that_no_model_has_is_told_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no layer 'conv9' in mnist-cnn: did you mean conv2 or conv1\?"):
+        prepare("mnist-cnn", tmp_path / "s", {"layers": ["conv2", "conv9"]})
+    assert not (tmp_path / "s").exists()
+    # One that some of the models have is no slip.
+    prepare(["mnist-cnn", "alexnet"], None, {"layers": ["conv2"]}, dry=True)

@@ -16,6 +16,7 @@ from rooflight.spec import fields_for, takes_step
 from rooflight.study.cell import HERE, Key, StudyRow
 from rooflight.study.journal import Progress
 from rooflight.study.launch import Launcher, wanted_here
+from rooflight.study.layer_names import check_layers
 from rooflight.study.local import LocalLauncher
 from rooflight.study.machine import gpu
 from rooflight.study.plan import Measure, StudyPlan, check_claims, merged, plan_of, read_plan
@@ -116,7 +117,9 @@ def _asked(plan: Asked, axes: Mapping[str, Any]) -> tuple[StudyPlan, str | None]
         top = {name: value for name, value in axes.items() if name in _OF_THE_WHOLE}
         grid = {"model": models, **{name: value for name, value in axes.items() if name not in top}}
         asked = plan_of({"grid": _plain(grid), **_plain(top)}, "the study")
-    check_claims(asked, str(plan) if text is not None else "the study")
+    where = str(plan) if text is not None else "the study"
+    check_claims(asked, where)
+    check_layers(asked, where)
     if all(grid.on is None for grid in asked.grid) and gpu() is not None:
         # Without a word on where, it is the GPU of this machine; whoever reads the folder elsewhere must know.
         asked, text = replace(asked, grid=tuple(replace(grid, on=HERE) for grid in asked.grid)), None
