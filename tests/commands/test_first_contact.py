@@ -18,6 +18,7 @@ import pytest
 from rooflight import recordings
 from rooflight.commands.completion import _WORDS
 from rooflight.commands.main import FIRST_WORDS, VERBS, cli
+from rooflight.errors import RooflightError
 
 ROOFLIGHT = Path(sys.executable).with_name("rooflight")
 TORCH_STAYS_OUT = (
@@ -86,7 +87,7 @@ MISTAKES = {
     "estimate mnist-cnn --past 4": "--past goes with --step decode: add it, or leave --past out",
     "estimate mnist-cnn -o taken.json": "to replace it, or give another name",
     "estimate mnist-cnn -o folder": "the name must end in .json",
-    "estimate mnist-cnn -o run.pickle": "must end in .json, .json.gz, .csv or .md",
+    "estimate mnist-cnn -o run.pickle": "must end in .json, .json.gz, .csv, .md, .png",
     "estimate mnist-cnn -o nowhere/run.json": "make it first",
     "estimate mnist-cnn -o /proc/run.json": "give a file in another",
     "estimate no/such/file.py:Net": "give an existing path/to/file.py:factory",
@@ -119,7 +120,7 @@ MISTAKES = {
     f"report {RECORDING} -o report.doc": ".html",
     f"report {RECORDING} --md --depth 1": "--depth is of the table in the terminal",
     f"report {RECORDING} -o report.html --explain conv2": "--explain is of the table in the terminal",
-    "estimate mnist-cnn --gpus 2": "--gpus is of predict and study",
+    "estimate mnist-cnn --gpus 2": "--gpus is of measure and predict and study",
     "study mnist-cnn --gpus 2 -o grid": "--gpus goes with --on: name the device",
     f"report {RECORDING} --md -o report.html": "--md and -o report.html ask for two forms",
     f"report {RECORDING} --to csv -o report.html": "--to csv and -o report.html ask for two forms",
@@ -397,3 +398,23 @@ def test_extras_are_optional(run, monkeypatch, arguments, says):
     assert (code, out) == (2, "")
     assert err.startswith("rooflight: ") and err.count("\n") == 1
     assert says in err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["compare", "mnist-cnn", "vgg11"], "mnist-cnn is a model, and two saved ledgers are compared: names go with"),
+        (["compare", "mnist-cnn", "vgg11"], "`rooflight report mnist-cnn,vgg11` puts models side by side"),
+        (["predict", "alexnet,googlenet", "--on", "k80"], "`rooflight report alexnet,googlenet --on k80`"),
+        (["predict", "alexnet", "--on", "k80x2"], "2 of them are --on k80 --gpus 2"),
+        (["predict", "alexnet", "--on", "2xk80"], "2 of them are --on k80 --gpus 2"),
+        (
+            ["report", "mnist-cnn", "--chart", "bars", "--of", "memory", "--layer", "conv2", "-o", "x.png"],
+            "`--chart batch --layer conv2`, or `--chart bars --of 'footprint(layer=conv2)'`",
+        ),
+    ],
+)
+def test_a_slip_is_answered_with_the_command_that_was_meant(line: list[str], said: str) -> None:
+    with pytest.raises(RooflightError) as raised:
+        cli.main(line, standalone_mode=False)
+    assert said in raised.value.text  # as the command line says it

@@ -119,6 +119,7 @@ def test_every_part_knows_its_place_in_the_text() -> None:
     [
         ("time(resnet50, batch=64 > 2", "expected ')' or ',' after 'batch=64', found '>', at character 25"),
         ("(time < 3 s", "expected ')' after '3 s', found the end, at character 12"),
+        ("The A100 is faster", "a claim is a comparison such as `time(on=a100) < time(on=v100)`; a sentence goes into"),
         ("tme > 3 s", "unknown quantity 'tme': did you mean time?, at character 1"),
         ("time.estimated > 3 s", "time has no side 'estimated': it is predicted or measured"),
         ("time > 3", "3 has no unit: write it with s, ms or us, at character 8"),

@@ -76,6 +76,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
             "and --claims checks a table against several"
         )
     a, b = paths[0], paths[1] if len(paths) == 2 else None
+    _check_files(paths)
     from rooflight.analysis.comparison.sides import Comparison, with_its_estimate
     from rooflight.commands.output import say_cards, show
     from rooflight.files import load
@@ -88,6 +89,18 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
     show(compare_document(comparison, **table_of(options)), to, output=output, force=options["force"])
     if output is not None:
         say(f"wrote {output}")
+
+
+def _check_files(paths: tuple[Path, ...]) -> None:
+    """Models by name are of a table of claims, or of a report."""
+    from rooflight.models.registry import BUILTINS
+
+    models = [str(path) for path in paths if str(path) in BUILTINS and not path.exists()]
+    if models:
+        raise BadInput(
+            f"{models[0]} is a model, and two saved ledgers are compared: names go with --claims; "
+            f"`rooflight report {','.join(models)}` puts models side by side"
+        )
 
 
 def _check_claims(paths: tuple[Path, ...], options: Mapping[str, Any], to: str) -> None:

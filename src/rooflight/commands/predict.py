@@ -13,7 +13,7 @@ from rooflight.commands.result_options import PICTURES, form_options, forms_or_p
 from rooflight.commands.step_options import check_run, quiet_model, run_options, step_of, step_options, typed_command
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
-from rooflight.spec import StepSpec
+from rooflight.spec import StepSpec, shell
 
 if TYPE_CHECKING:
     from rooflight.prediction.paleo import Ppp
@@ -74,6 +74,7 @@ def command(**options: Any) -> None:
     single ops that others timed on it), transferred (micro-benchmarks of another device, scaled), or spec (the data
     sheet). With a calibration that `rooflight calibrate --from` made the tier is partial, which needs no asking for.
     """
+    _check_one_model(options["model"], options["devices"])
     spec = step_of(options, "predict")
     to, written = forms_or_picture(options)
     _check(spec, options, as_json="json" in (to, written))
@@ -90,6 +91,11 @@ def command(**options: Any) -> None:
         say(f"wrote {options['output']}")
     if not written or (to != "text" and written not in PICTURES.values()):
         show(document, to)
+
+
+def _check_one_model(text: str, devices: str) -> None:
+    if "," in text and ":" not in text and not Path(text).exists():
+        raise BadInput(f"predict takes one model: several are shown by `{shell('report', text, on=devices)}`")
 
 
 def _draw(predictions: Predictions, document: Document, options: Mapping[str, Any], form: str) -> None:

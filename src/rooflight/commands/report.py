@@ -165,7 +165,11 @@ def _check(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> No
     if options["of"] is not None and options["chart"] not in ("bars", "batch"):
         raise BadInput("--of says what --chart bars or --chart batch draws: add one of them")
     if options["layer"] is not None and options["chart"] != "batch":
-        raise BadInput("--layer says of which layer --chart batch draws a quantity: add it")
+        layer = options["layer"]
+        raise BadInput(
+            f"--layer is of a study's folder that kept the layer: say `--chart batch --layer {layer}`, or "
+            f"`--chart bars --of 'footprint(layer={layer})'`"
+        )
     if options["chart"] == "batch" and not paths[0].is_dir():
         raise BadInput("--chart batch is of a study's folder: of a ledger, --chart sweep shows other batches")
     if len(paths) > 1 and any(path.is_dir() for path in paths):

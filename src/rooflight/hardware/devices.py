@@ -84,6 +84,9 @@ def find(text: str) -> Device:
     near = [spelled[word] for word in difflib.get_close_matches("-".join(_words(text)), spelled, n=6, cutoff=0.55)]
     near = [name for name in dict.fromkeys(near) if _may_mean(text, _shipped(name))][:3]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
+    several = re.fullmatch(r"(?:(\d+) ?[x*] ?)?(.+?)(?: ?[x*] ?(\d+))?", text)
+    if several is not None and (count := several[1] or several[3]) and _called(several[2]) is not None:
+        hint = f"{count} of them are --on {several[2]} --gpus {count}; "
     raise BadInput(
         f"there is no device {text!r}: {hint}`rooflight list devices` shows all, and a .toml file describes another, "
         f"or a few numbers: {described.EXAMPLE}"

@@ -111,8 +111,10 @@ def _written(asked: RowAmount) -> tuple[str, Callable[[Any], str]]:
     if term is not None:
         quantity = QUANTITIES[term.name.partition(".")[0]]
         metric = METRICS[quantity.sides.get(term.side or term.sides[0], next(iter(quantity.sides.values())))]
-        layer = f" of {term.layer}" if term.layer else ""
-        return f"{_TITLES.get(quantity.name, metric.title)}{layer}", metric.text
+        title = _TITLES.get(quantity.name, metric.title)
+        if term.layer:
+            title = f"{title.removesuffix(' of a step').removesuffix(' by a step')} of {term.layer}"
+        return title, metric.text
     by_dimension: dict[object, Callable[[Any], str]] = {SECOND: seconds, BYTE: whole_bytes, FLOP: whole_count}
     unit = asked.dimension.name
     plain = quotient if asked.is_quotient else whole_count

@@ -223,7 +223,7 @@ def _points(rows: list[Row], frame: Frame) -> vl.Drawing:
         **axes(frame),
         fill=family,
         stroke=family,
-        shape=vl.by_word("kind:N", shapes, title="what", legend=grey),
+        shape=vl.by_word("kind:N", shapes, title="a point is", legend=grey),
         size=vl.field(
             "share:Q",
             title="share of the time",

@@ -46,6 +46,8 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _UNIT = re.compile(r"%|/s(?![A-Za-z0-9_.(])|[A-Za-zµμ]+(?:/(?:s|B)(?![A-Za-z0-9_.(]))?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*")
+_SENTENCE = re.compile(r"\s*[A-Za-z]+\s+[A-Za-z]")
+"""Two words that nothing joins: no formula begins so."""
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 _VALUE = re.compile(rf"{_QUOTED.pattern}|[^\s,()='\"]+")
@@ -315,6 +317,8 @@ class Scanner:
         if now not in QUANTITIES and now not in FACTS:
             near = difflib.get_close_matches(first, [*QUANTITIES, *FACTS], n=1)
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join([*QUANTITIES, *FACTS])}"
+            if not near and _SENTENCE.match(self.text):
+                hint = "a claim is a comparison such as `time(on=a100) < time(on=v100)`; a sentence goes into `says`"
             self.fail(f"unknown quantity {_short(first)}: {hint}")
         name = first
         if first == "share" and more and more[0] not in SIDES:
