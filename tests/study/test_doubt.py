@@ -9,6 +9,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import rooflight
 from rooflight.prediction.checked_steps import CheckedStep, shipped_steps
@@ -140,6 +141,17 @@ def test_the_same_step_on_two_gpus_shares_all_but_the_noise_of_a_ratio():
     # The same cell by its total batch is the same step.
     by_total = row((10.1, 10.1 / 1.4, 14.14), batch=64, gpus=2, total_batch=128)
     assert set(ERRORS.sources("time", by_total)) == set(ERRORS.sources("time", two))
+
+
+def test_two_gpus_that_wait_share_their_host():
+    """10 ms of a host that may be anything from 4 to 25, on one GPU and on two, which keeps no interval of its host: the
+    ratio is not off by 6 times, as that of two hosts is, but by what a timed host is."""
+    one = row((10, 4, 25), bound="host", gpu=(2, 1.5, 3), host=(10, 4, 25), batch=2)
+    two = row((10, 4, 25), gpu=(2, 1.5, 3), batch=2, gpus=2)
+    several = replace(two, facts={"tier": "published"})
+    assert judged("time(gpus=2) < 2 * time(gpus=1)", one, several).verdict == "held"
+    assert judged("time(gpus=2) < 0.5 * time(gpus=1)", one, several).verdict == "refuted"
+    assert judged("time(gpus=2) < 1.01 * time(gpus=1)", one, several).verdict == "undecided"
 
 
 def test_the_later_of_two_clocks_is_taken():

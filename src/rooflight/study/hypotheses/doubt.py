@@ -187,7 +187,9 @@ def _clocks(name: str, row: StudyRow) -> tuple[_Clock, ...]:
     if gpu is not None and host is not None:
         # A clock that is never the later one decides nothing.
         return tuple(clock for clock, other in ((gpu, host), (host, gpu)) if clock.high > other.low)
-    waits = row.facts.get("bound.predicted") == "host"
+    # A step on several GPUs keeps no interval of its host, and no word for what bounds it: its two times tell.
+    busy, wall = (row.values.get(f"{time}.predicted") for time in ("gpu_busy", "time"))
+    waits = row.facts.get("bound.predicted", _HOST if is_host_bound(busy, wall) else "") == _HOST
     alone = _clock(_HOST if waits else _GPU, row, ("time", "time_low", "time_high"), of_host if waits else noise)
     return () if alone is None else (alone,)
 
