@@ -19,7 +19,7 @@ from torch import nn
 import rooflight
 from rooflight import recordings
 from rooflight.errors import BadInput, CannotMeasure, OutOfMemory, RooflightError, TraceFailed
-from rooflight.machine import Machine
+from rooflight.machine import memory_use
 from rooflight.measurement import api
 from rooflight.measurement.api import MeasurementStopped
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
@@ -570,7 +570,7 @@ def test_an_unknown_optimizer_is_one_line(step):
                                               ("train", "33.6 MB for its weights, gradients and optimizer state")])  # fmt: skip
 def test_a_model_that_does_not_fit_is_refused_before_it_is_made(monkeypatch, step, needed):
     """mnist-cnn has 4.8 MB of weights; in training gradients and Adam's two states, and all but gradients once more."""
-    monkeypatch.setattr(Machine, "memory_limit_bytes", lambda machine: 9_000_000)
+    monkeypatch.setattr(memory_use, "ram", lambda: memory_use.MemoryUse(16_000_000, 7_000_000, 9_000_000))
     with pytest.raises(CannotMeasure, match=f"mnist-cnn needs {needed}.*cpu has 9.00 MB free"):
         measure("mnist-cnn", optimizer="adam" if step == "train" else None, step=step, device="cpu", repeat=1)
 
