@@ -204,7 +204,12 @@ def points_file(points: Sequence[StepPoint]) -> Table:
 
 def _numbers() -> Cells[StepPoint]:
     """Where a terminal is narrow, the products and quotients of what is left tell the others."""
-    flops = column("flops", about="by formula: the FLOPs that must be computed; as counted: executed", optional=3)
+    flops = column(
+        "flops",
+        heading="all FLOPs",
+        about="by formula: the FLOPs that must be computed; as counted: executed",
+        optional=3,
+    )
     return [
         (flops, lambda point: point.flops),
         (
