@@ -30,7 +30,7 @@ from rooflight.ledger import Value
 from rooflight.measurement.cupti import cupti
 from rooflight.metrics import CUDA_FLOPS, QUANTITIES, executed_is_known
 from rooflight.profiles.log import LoggedLaunch, MetricReading, ProfilerLog
-from rooflight.profiles.log_ledger import missing
+from rooflight.profiles.log_quantities import missing
 from tests.fixtures.cupti_tables import NO_TABLES, needs_tables
 
 # Every chip that CUPTI of CUDA 12.6 to 13.1 has range-profiler tables for; 13.0 has no GB112 and GB20C.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.ops.kernel_names import tile
+from rooflight.ops.kernel_names import role_of, tile
+from rooflight.ops.matrix_product import MatrixProduct
+from rooflight.ops.tile_padding import executed_tiles
 from tests.fixtures.paths import DATA
 
 MULTISTAGE = "_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS1_11threadblock22ImplicitGemmMultistageINS_4gemm9GemmShapeILi64ELi128ELi16EEENS4_52Conv2dWgradOutputGradientTileAccessIteratorOptimizedINS_11MatrixShapeILi64ELi16EEENS_10tfloat32_tE"
@@ -115,9 +118,11 @@ def test_every_matrix_kernel_of_a_training_step_has_a_tile() -> None:
     # 20 convolutions forward; backward one kernel for the weights each and one for the inputs of all but the first
     # (some of them in two launches); the linear layer forward and twice backward.
     assert len(with_tile) >= 20 + 20 + 19 + 3
-    matrix = ("_tilesize", "ImplicitGemm", "cutlass_80", "cutlass_tensorop")
+    matrix = ("_tilesize", "ImplicitGemm", "cutlass_80", "cutlass_tensorop", "dgrad_engine")
+    # Some name the tile of the kernel before them: they set up its workspace or add up its parts.
+    beside = ("init_device", "execute_split_k_kernel")
     assert set(with_tile) == {
-        name for name in names if any(word in name for word in matrix) and "init_device" not in name
+        name for name in names if any(word in name for word in matrix) and not any(word in name for word in beside)
     }
 
 
@@ -137,3 +142,71 @@ def test_any_name_gives_sizes_or_none(name: str) -> None:
     for text in (name, f"ampere_sgemm_{name}", f"nvjet_{name}", f"cutlass_80_simt_{name}"):
         found = tile(text)
         assert found is None or (len(found) in (2, 3) and all(size > 0 for size in found))
+
+
+# --- names of all chips, from public traces and logs, labelled by hand
+
+
+def read(name: str) -> dict[str, str]:
+    role = role_of(name)
+    if role is None:
+        return {"role": "", "tile": "", "unit": "", "precision": ""}
+    sizes = tile(name)
+    products = role.role in ("matrix", "attention")
+    return {
+        "role": role.role,
+        "tile": "x".join(map(str, sizes)) if sizes else "",
+        "unit": (role.unit or "") if products else "",
+        "precision": role.precision or "",
+    }
+
+
+PUBLIC = list(csv.DictReader((DATA / "kernel_names.csv").read_text("utf-8").splitlines()))
+
+
+def test_the_table_of_public_names_is_long_and_of_many_chips() -> None:
+    assert len({row["name"] for row in PUBLIC}) >= 200
+    chips = " ".join(row["chip"] for row in PUBLIC)
+    assert all(chip in chips for chip in ("Maxwell", "V100", "Turing", "A100", "RTX 4090", "H100", "B200"))
+    assert all(row["source"] for row in PUBLIC)
+
+
+@pytest.mark.parametrize("row", PUBLIC, ids=[row["name"][:50] for row in PUBLIC])
+def test_public_names_are_read_as_they_were_labelled(row: dict[str, str]) -> None:
+    assert read(row["name"]) == {key: row[key] for key in ("role", "tile", "unit", "precision")}
+
+
+@pytest.mark.parametrize(("name", "generated", "fused"), [
+    ("triton_poi_fused_add_native_batch_norm_relu_3", "pointwise", ("add", "native_batch_norm", "relu")),
+    ("triton_poi_fused_add_max_pool2d_with_indices_max_pool2d_with_indices_backward_65", "pointwise",
+     ("add", "max_pool2d_with_indices", "max_pool2d_with_indices_backward")),
+    ("triton_per_fused__native_batch_norm_legit_functional_copy__42", "persistent reduction",
+     ("_native_batch_norm_legit_functional", "copy_")),
+    ("triton_red_fused_add_arange_embedding_native_layer_norm_unsqueeze_0", "reduction",
+     ("add", "arange", "embedding", "native_layer_norm", "unsqueeze")),
+    ("triton_tem_fused__to_copy_addmm_gelu_t_view_9", "template", ("_to_copy", "addmm", "gelu", "t", "view")),
+    ("triton_for_fused_0", "foreach", ()),
+    ("triton_poi_fused_moe_forward_0", "pointwise", None),  # an op of vLLM's own
+])  # fmt: skip
+def test_inductor_names_tell_the_ops_they_fuse(name: str, generated: str, fused: tuple[str, ...] | None) -> None:
+    role = role_of(name)
+    assert role is not None
+    assert (role.generated, role.fused, role.family) == (generated, fused, "triton")
+
+
+def test_a_grid_shows_the_tiles_of_kernels_that_nobody_counted() -> None:
+    # 1,000 x 512 results over 256: 4 x 16 tiles of 128 x 64 (the library computes the transposed product).
+    sgemm = role_of("ampere_sgemm_128x64_tn")
+    assert sgemm is not None
+    tiled = executed_tiles(sgemm, (4, 16, 1), MatrixProduct("product", 1000, 512, 256))
+    assert tiled is not None
+    assert (tiled.flops, tiled.parts) == (2 * 4 * 128 * 16 * 64 * 256, 1)
+    # The depth in three parts cannot be in whole steps of 64; in two it is.
+    assert executed_tiles(sgemm, (4, 16, 3), MatrixProduct("product", 1000, 512, 256)) is None
+    halves = executed_tiles(sgemm, (4, 16, 2), MatrixProduct("product", 1000, 512, 256))
+    assert halves is not None
+    assert (halves.flops, halves.parts) == (tiled.flops, 2)
+    # The name does not tell the step of the depth, and 100 may be filled up: nothing is said. Nor where blocks are
+    # fewer than tiles.
+    assert executed_tiles(sgemm, (4, 16, 1), MatrixProduct("product", 1000, 512, 100)) is None
+    assert executed_tiles(sgemm, (4, 15, 1), MatrixProduct("product", 1000, 512, 256)) is None
