@@ -92,6 +92,160 @@ def products(dtype, count, seed):
     return calls
 
 
+def grouped(dtype, count, seed, *, channels_last=False):
+    """Convolutions with groups, of one channel or of several, and all three passes of each."""
+    draw = random.Random(seed)
+    calls = []
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    while len(calls) < 3 * count:
+        n, h = draw.choice((1, 2, 4, 8, 16, 24, 32, 48)), draw.choice(SIZES)
+        inner = draw.choice((1, 1, 1, 1, 2, 3, 4, 8, 8, 16, 16, 24, 32, 40, 64))
+        groups = draw.choice((2, 3, 4, 8, 16, 24, 32, 40, 64, 72, 96, 120, 144, 192, 240, 256, 320, 384, 480, 672, 960))
+        times = draw.choice((1, 1, 1, 1, 2)) if inner == 1 else draw.choice((1, 1, 2, 0.5))
+        k, stride = draw.choice((1, 3, 3, 3, 5, 5, 7, 7, 9, 11)), draw.choice((1, 1, 1, 2))
+        cin, cout = inner * groups, max(round(inner * times), 1) * groups
+        if h < k or cin > 2048 or (inner == 1 and groups < 8) or n * max(cin, cout) * h * h > 3e7:
+            continue
+        x = normal(n, cin, h, h, dtype=dtype).to(memory_format=order)
+        w = normal(cout, inner, k, k, dtype=dtype).to(memory_format=order)
+        bias = normal(cout, dtype=dtype) if draw.random() < 0.3 else None
+        dilation = 2 if draw.random() < 0.05 and h > 2 * k else 1
+        pad = draw.choice((0, k // 2, k // 2, k // 2)) * dilation
+        calls += passes_of(x, w, bias, ([stride] * 2, [pad] * 2, [dilation] * 2, False, [0, 0], groups))
+    return calls
+
+
+def depthwise(dtype, count, seed, *, channels_last=False):
+    """One channel a group, as the small networks have it: many sizes of image, few taps, all three passes."""
+    draw = random.Random(seed)
+    calls = []
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    while len(calls) < 3 * count:
+        n, h = draw.choice((1, 4, 8, 16, 20, 32, 64)), draw.choice((4, 7, 8, 10, 14, 15, 16, 28, 30, 56, 60, 112, 120))
+        c = draw.choice((16, 32, 56, 64, 80, 96, 104, 128, 160, 184, 200, 232, 240, 256, 336, 400, 528, 576, 768, 1056))
+        k, stride = draw.choice((3, 3, 3, 5, 5, 5, 7)), draw.choice((1, 1, 2))
+        if n * c * h * h > 4e7 or h < k:
+            continue
+        x = normal(n, c, h, h, dtype=dtype).to(memory_format=order)
+        w = normal(c, 1, k, k, dtype=dtype).to(memory_format=order)
+        bias = normal(c, dtype=dtype) if draw.random() < 0.2 else None
+        calls += passes_of(x, w, bias, ([stride] * 2, [k // 2] * 2, [1, 1], False, [0, 0], c))
+    return calls
+
+
+def wide(dtype, count, seed, *, channels_last=False):
+    """Many channels on small images, of a single pixel too, where `convolutions` has few channels on large ones."""
+    draw = random.Random(seed)
+    calls = []
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    channels = (8, 20, 36, 72, 120, 240, 336, 480, 600, 720, 960, 1056, 1152, 1280, 1392, 1536, 1632, 1920, 2048, 2304)
+    while len(calls) < 3 * count:
+        n, h = draw.choice((1, 4, 8, 16, 24, 32, 48, 64)), draw.choice((1, 1, 4, 7, 8, 10, 12, 14, 20))
+        cin, cout, k = draw.choice(channels), draw.choice(channels), draw.choice((1, 1, 1, 3))
+        if h < k or 2 * n * cin * cout * h * h * k * k > MOST_FLOPS:
+            continue
+        x = normal(n, cin, h, h, dtype=dtype).to(memory_format=order)
+        w = normal(cout, cin, k, k, dtype=dtype).to(memory_format=order)
+        bias = normal(cout, dtype=dtype) if draw.random() < 0.4 else None
+        stride = 2 if k < h and draw.random() < 0.2 else 1
+        calls += passes_of(x, w, bias, ([stride] * 2, [k // 2] * 2, [1, 1], False, [0, 0], 1))
+    return calls
+
+
+def passes_of(x, w, bias, rest):
+    """Forward, the input's gradient, the weight's."""
+    y = aten.convolution(x, w, bias, *rest)
+    g = torch.randn_like(y)
+    sizes = [len(bias)] if bias is not None else None
+    return [
+        lambda: aten.convolution(x, w, bias, *rest),
+        lambda: aten.convolution_backward(g, x, w, sizes, *rest, [True, False, False]),
+        lambda: aten.convolution_backward(g, x, w, sizes, *rest, [False, True, bias is not None]),
+    ]
+
+
+def other_convolutions(dtype, count, seed):
+    """Transposed ones, those of one and three dimensions, dilated ones."""
+    draw = random.Random(seed)
+    calls = []
+    while len(calls) < 3 * count:
+        n, h = draw.choice((2, 4, 8, 16)), draw.choice((7, 14, 17, 28, 35, 56))
+        cin, cout = draw.choice(CHANNELS[1:14]), draw.choice(CHANNELS[1:14])
+        kind = draw.choice(("transposed", "transposed", "transposed", "1d", "3d", "dilated"))
+        groups = draw.choice((1, 1, 1, 2, 8, cin))
+        if cin % groups or cout % groups or n * max(cin, cout) * h * h > 2e7:
+            continue
+        bias = normal(cout, dtype=dtype) if draw.random() < 0.4 else None
+        k = draw.choice((2, 3, 4, 5))
+        if kind == "transposed":
+            stride, pad = draw.choice((1, 2, 2, 4)), draw.choice((0, 1))
+            x, w = normal(n, cin, h, h, dtype=dtype), normal(cin, cout // groups, k, k, dtype=dtype)
+            more = draw.choice((0, 1)) if stride > 1 else 0
+            rest = ([stride] * 2, [pad] * 2, [1, 1], True, [more] * 2, groups)
+        elif kind == "1d":
+            x, w = normal(n, cin, h * 20, dtype=dtype), normal(cout, cin // groups, k, dtype=dtype)
+            rest = ([draw.choice((1, 2))], [k // 2], [1], False, [0], groups)
+        elif kind == "3d":
+            h = min(h, 14)
+            x, w = normal(n, cin, 8, h, h, dtype=dtype), normal(cout, cin // groups, 3, 3, 3, dtype=dtype)
+            rest = ([draw.choice((1, 2))] * 3, [1] * 3, [1] * 3, False, [0] * 3, groups)
+        else:
+            x, w = normal(n, cin, h, h, dtype=dtype), normal(cout, cin // groups, 3, 3, dtype=dtype)
+            dilation = draw.choice((2, 4, 6))
+            rest = ([1, 1], [dilation] * 2, [dilation] * 2, False, [0, 0], groups)
+        calls += passes_of(x, w, bias, rest)
+    return calls
+
+
+def more_attentions(dtype, seed):
+    """Lengths and heads that are no powers of two, and masks that are added to the scores, by torch's own choice."""
+    draw = random.Random(seed)
+    calls = []
+    for _ in range(70):
+        length, head = draw.choice((17, 49, 50, 64, 98, 144, 145, 196, 201, 257, 325, 577, 700, 1025)), draw.choice(
+            (16, 24, 32, 40, 48, 64, 64, 72, 80, 88, 96, 128))  # fmt: skip
+        batch, heads = draw.choice((2, 8, 32, 64)), draw.choice((2, 3, 6, 8, 12, 16))
+        other = length if draw.random() < 0.8 else draw.choice((33, 77, 256))
+        if batch * heads * length * max(other, head) > 8e7:
+            continue
+        q, k, v = (normal(batch, heads, size, head, dtype=dtype).requires_grad_() for size in (length, other, other))
+        masked = draw.random() < 0.35
+        mask = normal(1, heads, length, other, dtype=dtype) if masked else None
+        causal = not masked and draw.random() < 0.2
+        calls.append(lambda q=q, k=k, v=v, m=mask, c=causal: both_passes(q, k, v, m, c))
+    return calls
+
+
+def both_passes(q, k, v, mask, causal):
+    with torch.enable_grad():
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+        torch.autograd.grad(out.sum(), (q, k, v))
+
+
+def more_products(dtype, seed):
+    """Products of odd and of small sizes, several at a time, with strides and with a single row."""
+    draw = random.Random(seed)
+    calls = []
+    sizes = (1, 2, 3, 5, 7, 8, 17, 33, 48, 49, 72, 88, 96, 120, 144, 197, 240, 257, 384, 480, 577, 672, 960, 1152, 1280,
+             1408, 1792, 2560, 3584, 5120)  # fmt: skip
+    while len(calls) < 160:
+        m, n, k = (draw.choice(sizes) for _ in range(3))
+        batch = draw.choice((1, 1, 1, 2, 16, 64, 192, 768))
+        if m * n * k * batch > 2e10 or max(m * n, n * k, m * k) * batch > 3e7:
+            continue
+        turned, other = draw.random() < 0.4, draw.random() < 0.5
+        a = normal(batch, k, m, dtype=dtype).mT if turned else normal(batch, m, k, dtype=dtype)
+        b = normal(batch, n, k, dtype=dtype).mT if other else normal(batch, k, n, dtype=dtype)
+        if batch == 1 and draw.random() < 0.5:
+            bias = normal(n, dtype=dtype)
+            calls.append(lambda a=a[0], b=b[0], c=bias: aten.addmm(c, a, b))
+        elif batch == 1:
+            calls.append(lambda a=a[0], b=b[0]: aten.mm(a, b))
+        else:
+            calls.append(lambda a=a, b=b: aten.bmm(a, b))
+    return calls
+
+
 def attentions(dtype, seed):
     draw = random.Random(seed)
     calls = []
@@ -245,6 +399,129 @@ def others(dtype, seed):
     return calls
 
 
+def more_others(dtype, seed):
+    """What newer networks are made of, at sizes drawn at random."""
+    t, draw, calls = TYPES[dtype], random.Random(seed), []
+
+    def add(function, *arguments, **named):
+        try:
+            function(*arguments, **named)
+        except (NotImplementedError, RuntimeError, TypeError) as error:
+            print(f"left out: {function}: {str(error).splitlines()[0][:100]}")
+            return
+        calls.append(lambda: function(*arguments, **named))
+
+    for turn in range(14):
+        n, c, h = draw.choice((2, 6, 8, 16, 24)), draw.choice((24, 40, 96, 144, 192, 288, 480, 768)), draw.choice(
+            (7, 8, 12, 17, 28, 35, 56))  # fmt: skip
+        x, g = normal(n, c, h, h, dtype=dtype), normal(n, c, h, h, dtype=dtype)
+        if turn % 3 == 2:
+            x, g = (one.to(memory_format=torch.channels_last) for one in (x, g))
+        gate = normal(n, c, 1, 1, dtype=dtype)
+        scale = normal(c, 1, 1, dtype=dtype)
+        for name in ("hardswish", "hardsigmoid", "silu", "sigmoid", "gelu", "relu", "leaky_relu", "mish", "softplus",
+                     "square", "rsqrt", "clamp_min"):  # fmt: skip
+            add(getattr(aten, name), x, *((0.1,) if name == "clamp_min" else ()))
+        for name in ("hardswish_backward", "hardsigmoid_backward", "silu_backward", "gelu_backward"):
+            add(getattr(aten, name), g, x)
+        add(aten.leaky_relu_backward, g, x, 0.01, False)
+        add(aten.hardtanh, x, 0.0, 6.0)
+        add(aten.hardtanh_backward, g, x, 0.0, 6.0)
+        for other in (gate, scale, g):
+            for name in ("mul", "add", "sub", "div"):
+                add(getattr(aten, name), x, other)
+        add(aten.mul_, x.clone(), gate)
+        add(aten.div_, x.clone(), 0.9)
+        add(aten.sum.dim_IntList, g, [2, 3], True)
+        add(aten.sum.dim_IntList, g, [0, 2, 3], True)
+        add(aten.mean.dim, x, [2, 3], True)
+        add(aten.mean.dim, x, [-1, -2], False)
+        for k, stride, pad in ((3, 1, 1), (2, 2, 0), (5, 2, 2)):
+            for count in (True, False):
+                add(aten.avg_pool2d, x, [k, k], [stride] * 2, [pad] * 2, False, count)
+                y = aten.avg_pool2d(x, [k, k], [stride] * 2, [pad] * 2, False, count)
+                add(
+                    aten.avg_pool2d_backward,
+                    torch.randn_like(y),
+                    x,
+                    [k, k],
+                    [stride] * 2,
+                    [pad] * 2,
+                    False,
+                    count,
+                    None,
+                )
+            y, index = aten.max_pool2d_with_indices(x, [k, k], [stride, stride], [pad, pad])
+            add(aten.max_pool2d_with_indices, x, [k, k], [stride, stride], [pad, pad])
+            add(aten.max_pool2d_with_indices_backward, torch.randn_like(y), x, [k, k], [stride] * 2, [pad] * 2, [1, 1],
+                False, index)  # fmt: skip
+        add(aten.upsample_nearest2d, x, [2 * h, 2 * h], None, None)
+        add(aten.upsample_bilinear2d, x, [2 * h, 2 * h], False, None, None)
+        add(
+            aten.upsample_bilinear2d_backward,
+            normal(n, c, 2 * h, 2 * h, dtype=dtype),
+            [2 * h] * 2,
+            list(x.shape),
+            False,
+        )
+        add(aten.constant_pad_nd, x, [1, 2, 1, 2])
+        add(aten.reflection_pad2d, x, [1, 1, 1, 1])
+        groups = draw.choice([count for count in (4, 8, 12, 24) if c % count == 0])
+        w, b = normal(c, dtype=dtype), normal(c, dtype=dtype)
+        plain, other = x.contiguous(), g.contiguous()
+        y, mean, rstd = aten.native_group_norm(plain, w, b, n, c, h * h, groups, 1e-5)
+        add(aten.native_group_norm, plain, w, b, n, c, h * h, groups, 1e-5)
+        add(aten.native_group_norm_backward, other, plain, mean, rstd, w, n, c, h * h, groups, [True] * 3)
+        add(aten.native_batch_norm, x, w, b, normal(c, dtype=dtype), w.abs() + 1, False, 0.1, 1e-5)
+        add(aten.native_batch_norm, x, w, b, None, None, True, 0.1, 1e-5)
+        add(aten.cat, [x, g, x], 1)
+        add(aten.roll, x.permute(0, 2, 3, 1).contiguous(), [3, 3], [1, 2])
+        add(aten.clone, x.permute(0, 2, 3, 1), memory_format=torch.contiguous_format)
+        add(aten.bernoulli_, torch.empty(n, 1, 1, 1, device="cuda", dtype=t), 0.9)
+        add(aten.linalg_vector_norm, x, 2, [1], True)
+    for _ in range(14):
+        b, s, d = draw.choice((2, 4, 16, 64)), draw.choice((49, 50, 128, 197, 257, 512)), draw.choice(
+            (96, 192, 256, 384, 640, 768, 1024, 1152, 1408))  # fmt: skip
+        x, g = normal(b, s, d, dtype=dtype), normal(b, s, d, dtype=dtype)
+        w, bias = normal(d, dtype=dtype), normal(d, dtype=dtype)
+        _, mean, rstd = aten.native_layer_norm(x, [d], w, bias, 1e-5)
+        add(aten.native_layer_norm, x, [d], w, bias, 1e-5)
+        add(aten.native_layer_norm_backward, g, x, [d], mean, rstd, w, bias, [True] * 3)
+        add(aten.mul, x, w)
+        add(aten.add, x, bias)
+        add(aten.add, x, normal(1, s, d, dtype=dtype))
+        add(aten.pow, x, 2.0)
+        add(aten.mean.dim, x, [-1], True)
+        add(aten.mul, x, normal(b, s, 1, dtype=dtype))
+        add(aten.rsqrt, x.abs() + 1)
+        add(aten.neg, x)
+        add(aten.cos, x)
+        add(aten.sin, x)
+        add(aten.silu, x)
+        add(aten.gelu, x)
+        add(aten.gelu, x, approximate="tanh")
+        add(aten.gelu_backward, g, x)
+        add(aten.silu_backward, g, x)
+        add(aten.tanh, x)
+        add(aten.sum.dim_IntList, g, [0, 1], True)
+        add(aten.sum.dim_IntList, g, [0], True)
+        add(aten.cat, [x, x], -1)
+        add(aten.stack, [x, g], -1)
+        add(aten.clone, x.reshape(b, s, d // 32, 32).transpose(1, 2), memory_format=torch.contiguous_format)
+        add(aten._to_copy, x, dtype=torch.float32 if dtype == "bf16" else torch.bfloat16)
+        add(aten.index.Tensor, x, [None, torch.randint(s, (s,), device="cuda")])
+        scores = normal(b, 4, s, s, dtype=dtype)
+        add(aten._softmax, scores, -1, False)
+        add(aten._softmax_backward_data, scores, aten._softmax(scores, -1, False), -1, t)
+        add(aten.add, scores, normal(1, 4, s, s, dtype=dtype))
+        add(aten.masked_fill.Scalar, scores, scores > 0, 0.0)
+        add(aten.where, scores > 0, scores, scores)
+        add(aten.topk, x.reshape(-1, d), 2)
+        add(aten.cumsum, x, 1)
+    return calls
+
+
+COUNTED = {"per_kernel": True, "levels": ("dram", "l2", "l1")}
 SECTIONS = {
     "convolutions-tf32": lambda: (convolutions("fp32", 70, 1), {}),
     "convolutions-fp32": lambda: (convolutions("fp32", 60, 2), {"tf32": False}),
@@ -266,6 +543,30 @@ SECTIONS = {
     "weights-fp32": lambda: (convolutions("fp32", 80, 18, "w"), {"per_kernel": True, "tf32": False}),
     "weights-bf16": lambda: (convolutions("bf16", 100, 19, "w"), {"per_kernel": True}),
     "kernels-products": lambda: (products("fp32", 80, 20), {"per_kernel": True, "tf32": False}),
+    "grouped-bf16": lambda: (grouped("bf16", 80, 21), COUNTED),
+    "grouped-tf32": lambda: (grouped("fp32", 80, 22), COUNTED),
+    "grouped-fp32": lambda: (grouped("fp32", 40, 23), {**COUNTED, "tf32": False}),
+    "grouped-last-bf16": lambda: (grouped("bf16", 40, 24, channels_last=True), COUNTED),
+    "grouped-last-tf32": lambda: (grouped("fp32", 40, 25, channels_last=True), COUNTED),
+    "depthwise-bf16": lambda: (depthwise("bf16", 120, 41), COUNTED),
+    "depthwise-tf32": lambda: (depthwise("fp32", 120, 42), COUNTED),
+    "depthwise-last-bf16": lambda: (depthwise("bf16", 60, 43, channels_last=True), COUNTED),
+    "grouped-more-bf16": lambda: (grouped("bf16", 120, 44), COUNTED),
+    "grouped-more-tf32": lambda: (grouped("fp32", 120, 45), COUNTED),
+    "other-convolutions-more-bf16": lambda: (other_convolutions("bf16", 70, 46), COUNTED),
+    "other-convolutions-more-tf32": lambda: (other_convolutions("fp32", 70, 47), COUNTED),
+    "wide-bf16": lambda: (wide("bf16", 90, 51), COUNTED),
+    "wide-tf32": lambda: (wide("fp32", 90, 52), COUNTED),
+    "wide-last-bf16": lambda: (wide("bf16", 50, 53, channels_last=True), COUNTED),
+    "other-convolutions-bf16": lambda: (other_convolutions("bf16", 40, 26), COUNTED),
+    "other-convolutions-tf32": lambda: (other_convolutions("fp32", 40, 27), COUNTED),
+    "more-others-bf16": lambda: (more_others("bf16", 28), COUNTED),
+    "more-others-fp32": lambda: (more_others("fp32", 29), COUNTED),
+    "more-attentions-bf16": lambda: (more_attentions("bf16", 30), COUNTED),
+    "more-attentions-fp32": lambda: (more_attentions("fp32", 31), COUNTED),
+    "more-products-bf16": lambda: (more_products("bf16", 32), COUNTED),
+    "more-products-fp32": lambda: (more_products("fp32", 33), {**COUNTED, "tf32": False}),
+    "more-products-tf32": lambda: (more_products("fp32", 34), {**COUNTED, "tf32": True}),
 }
 
 

@@ -13,7 +13,9 @@ import msgspec
 import pytest
 
 from rooflight.analysis.cause import account
+from rooflight.analysis.counted_kernels import table_of
 from rooflight.analysis.flop_causes import (
+    BORDER,
     EMULATED,
     EPILOGUE,
     FAST,
@@ -25,19 +27,20 @@ from rooflight.analysis.flop_causes import (
     RECOMPUTED,
     STRIDES,
     explain_flops,
+    work_of_ops,
 )
-from rooflight.analysis.instruction_counts import FOLDER, Instructions, InstructionTable, elements, point_of
-from rooflight.files import read_bytes
+from rooflight.analysis.instruction_counts import Instructions
 from rooflight.ledger import Value
 from rooflight.metrics import CUDA_FLOPS, EXECUTED_FLOPS, TENSOR_FLOPS
 from rooflight.ops.attention_tiles import attention_shape, executed_blocks
+from rooflight.ops.direct_convolutions import taps_inside
 from rooflight.ops.kernel_names import role_of
 from rooflight.ops.kernel_products import product_of_each
 from rooflight.ops.matrix_product import MatrixProduct
 from rooflight.ops.registry import products_of
 from rooflight.ops.tile_padding import executed_tiles
-from rooflight.summary.facts import op_values
-from tests.fixtures.explained_ledgers import CELLS, RECORDINGS, flops, ledger, plus, recounted
+from rooflight.summary.facts import op_values, useful_flops_of
+from tests.fixtures.explained_ledgers import CELLS, RECORDINGS, SECTIONS, flops, ledger, plus, recounted
 
 VGG11_DEFAULT = "vgg-roofline/vgg11-b16-infer-fp32-h200-dfb4e346"
 VGG11_TF32 = "vgg-roofline/vgg11-b16-infer-fp32-h200-9c8bc4ed"
@@ -158,7 +161,7 @@ def test_names_tell_clusters_operands_and_what_is_split():
 
 
 def test_a_name_that_says_nothing_is_not_read():
-    assert role_of("triton_poi_fused_add_0") is None
+    assert role_of("triton__0d1d2d3d") is None
     assert role_of("") is None
 
 
@@ -249,6 +252,50 @@ def test_a_gradient_is_matched_with_the_kernel_that_is_named_for_it():
 
 def test_an_op_that_is_no_product_has_none():
     assert [products_of(row.op) for row in flops("others-fp32")[:50]] == [[]] * 50
+
+
+# --- groups, and convolutions without tiles ---
+
+PACKED = "sm80_xmma_fprop_implicit_gemm_indexed_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize64x64x64_stage4_warpsize1x4x1_g8_tensor16x8x16_execute_kernel__5x_cudnn"
+
+
+def test_groups_lie_side_by_side_in_a_tile():
+    """288 -> 576 channels in 72 groups, 7 x 7 taps, stride 2, 4 images of 112 x 112: 12,544 pixels are 196 tiles of 64,
+    72 groups of 8 channels out are 9 tiles of 8 groups, and 4 channels in become 16: exactly four times the asked."""
+    product = MatrixProduct("forward", 12_544, 8, 4, batch=72, taps=49, grouped=True)
+    tiled = executed_tiles(role_of(PACKED), (9, 196, 1), product)
+    assert role_of(PACKED).groups == 8
+    assert product.flops == 2_832_334_848
+    assert tiled.flops == 4 * product.flops
+    row = next(row for row in flops("grouped-bf16") if row.op.index == 9)
+    assert tensor_flops("grouped-bf16", row.op) == tiled.flops
+
+
+def test_every_group_has_a_kernel_of_its_own():
+    """48 -> 96 channels in 2 groups of 24 and 48, 11 x 11, on 32 x 14 x 14: two kernels with tiles of 64 x 64 x 64 each
+    fill 24 up to 64 in, 48 up to 64 out: 64 / 24 x 64 / 48 = 3.5556 times the asked, as counted."""
+    row = next(row for row in flops("grouped-bf16") if row.op.index == 24)
+    assert tensor_flops("grouped-bf16", row.op) * 24 * 48 == row.asked * 64 * 64
+    assert by_name(row)[PADDING] + row.asked == pytest.approx(tensor_flops("grouped-bf16", row.op), rel=1e-9)
+
+
+def test_direct_convolutions_leave_out_what_falls_on_the_padding():
+    """16 x 320 channels of 13 x 13, 7 x 7 taps, padding 3: 13 x 7 - 2 x (1 + 2 + 3) = 79 of 91 taps of a side."""
+    row = next(row for row in flops("grouped-tf32") if row.op.index == 81)
+    inside = 16 * 320 * 79 * 79
+    assert taps_inside(row.op) == inside and row.asked == 2 * 16 * 320 * 91 * 91
+    assert by_name(row) == {BORDER: 2 * inside - row.asked}
+    assert row.measured == 2 * inside
+
+
+def test_a_transposed_convolution_is_the_gradient_of_the_other_way():
+    for section in ("other-convolutions-tf32", "other-convolutions-bf16"):
+        rows = [row for row in flops(section) if row.asked and row.op.args.get("transposed")]
+        ways = {(row.op.packet, product.does) for row in rows for product in products_of(row.op)}
+        assert ("aten::convolution", "input gradient") in ways and ("aten::convolution", "forward") not in ways
+        assert ("aten::convolution_backward", "forward") in ways
+        good = sum(abs(row.unexplained) <= 0.01 * row.measured for row in rows)
+        assert good > 0.75 * len(rows), section
 
 
 # --- the step's gaps that waited for an explanation ---
@@ -346,7 +393,16 @@ PREDICTED = {
     "weights-bf16": (100, 74, 0.018), "weights-tf32": (100, 76, 0.055), "weights-fp32": (80, 55, 0.010),
     "convolutions-bf16": (210, 175, 0.048), "convolutions-tf32": (210, 171, 0.022),
     "convolutions-fp32": (180, 146, 0.017),
-    "attentions-bf16": (146, 146, 0.0001), "attentions-fp32": (142, 142, 0.0001),
+    "attentions-bf16": (146, 104, 0.004), "attentions-fp32": (142, 142, 0.001),
+    "more-attentions-bf16": (130, 130, 0.001), "more-attentions-fp32": (122, 122, 0.002),
+    "more-products-bf16": (160, 118, 0.06), "more-products-tf32": (160, 143, 0.004),
+    "more-products-fp32": (160, 130, 0.003),
+    "grouped-bf16": (240, 165, 0.022), "grouped-tf32": (240, 215, 0.006), "grouped-fp32": (120, 110, 0.002),
+    "grouped-last-bf16": (120, 58, 0.024), "grouped-last-tf32": (120, 82, 0.024),
+    # These came when most rules stood; what they showed to be wrong was mended.
+    "depthwise-bf16": (360, 230, 0.03), "depthwise-tf32": (360, 360, 0.0001), "wide-bf16": (270, 240, 0.04),
+    "wide-tf32": (270, 248, 0.012), "wide-last-bf16": (150, 140, 0.015), "grouped-more-tf32": (360, 325, 0.001),
+    "other-convolutions-bf16": (120, 88, 0.07), "other-convolutions-tf32": (120, 95, 0.05),
 }  # fmt: skip
 
 
@@ -361,28 +417,56 @@ def test_single_ops_of_random_shapes_are_predicted(section):
     assert left <= most, f"{left:.4f}"
 
 
-@pytest.mark.parametrize("section", ["others-fp32", "others-bf16"])
-def test_ops_without_matrix_work_are_told_from_others_than_themselves(section):
-    """The table is made of these very ops, so each is left out in its turn, and told from the nearest of the rest: half
-    of them within 3%, and 16% of their FLOPs, which are a hundredth of a step's, are told wrong."""
-    table = msgspec.json.decode(read_bytes(FOLDER / "h200.json.gz", what="table of counted ops"), type=InstructionTable)
-    apart, wrong, executed_flops = [], [], []
-    source = ledger(section)
-    for op, values in zip(source.ops, op_values(source), strict=True):
-        counted = sum(values[name].value for name in CUDA_FLOPS if name in values)
-        point = point_of(op, counted)
-        if point is None or not counted:
-            continue
-        same = (point.name, point.dtype, point.flags, point.layout, point.sizes)
-        others = tuple(one for one in table.points if one.name == point.name
-                       and (one.name, one.dtype, one.flags, one.layout, one.sizes) != same)  # fmt: skip
-        told = Instructions(InstructionTable("h200", "", others)).near(point, elements(op))
-        apart.append(abs((told.flops if told is not None else 0) - counted) / counted)
-        wrong.append(apart[-1] * counted)
-        executed_flops.append(counted)
-    assert len(apart) > 700
-    assert median(apart) < 0.03
-    assert math.fsum(wrong) / math.fsum(executed_flops) < 0.17
+OTHERS = ("others-fp32", "others-bf16", "more-others-fp32", "more-others-bf16")
+
+
+def test_ops_without_matrix_work_are_told_from_others_than_themselves():
+    """A table of every second counted op tells the others: half of them within a hundredth of a percent, one in a hundred
+    by more than 2% too much. What no count is near is left out: 15% of their FLOPs."""
+    learned = Instructions(table_of("h200", [ledger(section) for section in OTHERS], lambda index: index % 2 == 0))
+    off, executed = [], []
+    for section in OTHERS:
+        source = ledger(section)
+        for work, values in zip(work_of_ops(source, learned), op_values(source), strict=True):
+            counted = sum(values[name].value for name in CUDA_FLOPS if name in values)
+            if work.op.index % 2 and counted and not useful_flops_of(work.op):
+                off.append((counted - math.fsum(cause.amount for cause in work.causes)) / counted)
+                executed.append(counted)
+    assert len(off) > 1800
+    assert median(map(abs, off)) < 0.001
+    assert sum(one < -0.02 for one in off) < 0.01 * len(off)
+    assert math.fsum(abs(one) * flops for one, flops in zip(off, executed, strict=True)) < 0.15 * math.fsum(executed)
+
+
+# --- never too much ---
+
+TOO_MUCH = 0.02
+FLOOR = 1e-4
+"""Of the step: an op that is explained too much by less than a ten-thousandth of its step's FLOPs is one of those that
+count a few hundred instructions of a loop's tail; a hundred of them would still be 1%."""
+
+
+@pytest.mark.parametrize("kind", ["recordings", "studies", "single ops"])
+def test_no_op_is_explained_too_much(kind):
+    """Where the evidence is missing the cause is left out."""
+    places = {"recordings": RECORDINGS, "studies": CELLS, "single ops": SECTIONS}[kind]
+    found = []
+    for place in places:
+        rows = flops(place)
+        step = sum(row.measured for row in rows)
+        found += [
+            f"{place} {row.op.index} {row.op.name}: {-row.unexplained / max(row.asked, row.measured):.1%}"
+            for row in rows
+            if -row.unexplained > max(TOO_MUCH * max(row.asked, row.measured), FLOOR * step)
+        ]
+    assert found == []
+
+
+def test_hardly_any_op_is_explained_too_much_even_without_a_floor():
+    rows = [row for place in (*RECORDINGS, *CELLS, *SECTIONS) for row in flops(place)]
+    over = [row for row in rows if -row.unexplained > TOO_MUCH * max(row.asked, row.measured)]
+    assert len(rows) > 26_000
+    assert len(over) <= 12
 
 
 # --- whole steps ---

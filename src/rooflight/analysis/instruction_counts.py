@@ -1,41 +1,52 @@
-"""How many FLOPs the CUDA cores execute for an op without matrix work: as counted for the most similar single op.
+"""How many FLOPs the CUDA cores execute in kernels without matrix work: as counted for the same kernel of a single op.
 
 An exponential is a dozen instructions, a layer norm thirty for every value: no formula of the mathematics says so, and
-compilers decide it. So single ops were counted on a GPU (benchmarks/h200/instructions.py; `benchmarks/instructions.py`
-makes the table of it), and an op is told from the most similar of them: same name and type, then same arguments and
-order in memory, then nearest sizes.
+compilers decide it. So the kernels of single ops were counted on a GPU (benchmarks/h200/instructions.py;
+`benchmarks/instructions.py` makes the table of it). A kernel of the same name executes so much for each value that it
+goes over and so much for each of its threads: between two counts of one name, by the threads for each value, everything
+else lies on a line. Where no count is near, the lowest of the kernel's family is taken, or nothing.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
 from rooflight.files import read_bytes
-from rooflight.ledger import Op, Tensor
+from rooflight.ledger import Kernel, Op, Tensor
+from rooflight.metrics import CUDA_FLOPS
+from rooflight.ops.attention_tiles import attention_shape, executed_blocks
+from rooflight.ops.direct_convolutions import is_direct, taps_of_pool
+from rooflight.ops.kernel_names import short_name
 
 FOLDER = Path(__file__).parent / "counted"
-_FLAGS = ("exponent", "approximate", "training", "train", "dim", "kernel_size", "is_causal")
-"""Arguments that choose another kernel."""
-_FARTHEST = 9.0
-"""Doublings, all sizes together: what is farther away says nothing of the op."""
+_FLAGS = ("exponent", "approximate", "count_include_pad")
+"""Arguments that change what a kernel of the same name does."""
+_NEAR = 1.1
+"""Work for each value that differs by less is the same."""
+_A_THREAD = 512
+"""FLOPs of a thread beside those for its values: hardly any counted kernel has more."""
 
 
-class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """One counted op."""
+class CountedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Counts of one kernel."""
 
     name: str
-    dtype: str
     flags: str
-    layout: str
-    sizes: tuple[float, ...]
-    """Doublings: of the innermost size, of the next, of the rest."""
-    per_element: float
+    unit: str
+    """As `cuda_flops_fp32`. Steps in fp32 are measured without the 16-bit counters, which compilers' copies of
+    constants move too: both are kept apart."""
+    points: tuple[tuple[float, float], ...]
+    """Work for each value (threads, or taps of a pool), and FLOPs for each value, by the former."""
 
 
 class InstructionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,113 +54,194 @@ class InstructionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     device: str
     torch: str
-    points: tuple[Point, ...]
+    kernels: tuple[CountedKernel, ...]
 
 
 @dataclass(frozen=True)
 class Told:
     flops: float
     like: str
-    """The counted op, in words."""
+    """What was counted, in words."""
 
 
 class Instructions:
-    """Counted ops of one device, ready to be asked."""
+    """Counted kernels of one device, ready to be asked."""
 
     def __init__(self, table: InstructionTable) -> None:
         self.device = table.device
-        self._by_name: dict[tuple[str, str], list[Point]] = defaultdict(list)
-        self._by_kernel: dict[tuple[str, ...], list[Point]] = defaultdict(list)
-        """Those of a name whose arguments and order in memory are the same: nearer than all others of it."""
-        for point in table.points:
-            self._by_name[point.name, point.dtype].append(point)
-            self._by_kernel[point.name, point.dtype, point.flags, point.layout].append(point)
+        self._known = {(kernel.name, kernel.flags, kernel.unit): kernel.points for kernel in table.kernels}
+        self._families: dict[tuple[str, str, str], float] = defaultdict(lambda: math.inf)
+        self._slopes: dict[tuple[str, str, str], float] = {}
+        for kernel in table.kernels:
+            key = _family(kernel.name), kernel.flags, kernel.unit
+            self._families[key] = min(self._families[key], *(count for _, count in kernel.points))
+            if len(kernel.points) > 1:
+                self._slopes[key] = max(self._slopes.get(key, 0.0), _slope(kernel.points))
 
-    def of(self, op: Op) -> Told | None:
-        """`None` where no op of that name was counted near it."""
-        like = point_of(op, 0)
-        return None if like is None else self.near(like, elements(op))
-
-    def near(self, like: Point, count: int) -> Told | None:
-        name = next((name for name in (like.name, _bare(like.name)) if (name, like.dtype) in self._by_name), None)
-        if name is None:
+    def of(self, op: Op, kernel: Kernel, units: Iterable[str] = CUDA_FLOPS, count: float | None = None) -> Told | None:
+        """`units`: those that were counted. `count`: values it goes over, if not those of the op. `None` where no such
+        kernel was counted near it."""
+        values = values_of(op, kernel) if count is None else count
+        if not values:
             return None
-        counted = self._by_kernel.get((name, like.dtype, like.flags, like.layout)) or self._by_name[name, like.dtype]
-        nearest = min(counted, key=lambda point: _distance(point, like))
-        if _distance(nearest, like)[1] > _FARTHEST:
+        name, flags = signature(op, kernel)
+        known = {unit: points for unit in units if (points := self._known.get((name, flags, unit)))}
+        if known:
+            place = work(op, kernel) / values
+            sure = math.fsum(_between(points, place, self._slope(name, flags, unit)) for unit, points in known.items())
+            return Told(
+                sure * values, f"{sure:.3g} for each of {values:,.0f}, as counted on {self.device}: {name[:60]}"
+            )
+        lowest = [self._families[key] for unit in units if (key := (_family(name), flags, unit)) in self._families]
+        if not lowest or "elementwise" not in name:
             return None
+        least = math.fsum(lowest)
         return Told(
-            nearest.per_element * count,
-            f"{nearest.per_element:.3g} for each of {count:,}, as counted of {nearest.name} on {self.device}",
+            least * values, f"at least {least:.3g} for each of {values:,.0f}, as in such kernels on {self.device}"
         )
 
-
-def _distance(a: Point, b: Point) -> tuple[int, float]:
-    """Arguments and the order in memory choose the kernel, sizes matter less: of counted ops that are left out one by
-    one, the others tell most so."""
-    apart = sum(abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True))
-    return 2 * (a.flags != b.flags) + (a.layout != b.layout), apart
+    def _slope(self, name: str, flags: str, unit: str) -> float:
+        """FLOPs of a thread more, at most. A thread of an elementwise kernel goes over few values: fewer threads than
+        were counted for a value are of a kernel that has fewer values."""
+        return math.inf if "elementwise" in name else self._slopes.get((_family(name), flags, unit), _A_THREAD)
 
 
-def _bare(name: str) -> str:
-    """In place or not, the arithmetic is the same: `aten::add_.Tensor` is `aten::add.Tensor`."""
-    packet, dot, overload = name.partition(".")
-    return f"{packet.removesuffix('_')}{dot}{overload}"
+def _between(points: Sequence[tuple[float, float]], place: float, steepest: float) -> float:
+    """On the line between two counts, or at the lowest of those next to it, where they differ for other reasons.
+    Outside of all what it is at least: more work is more FLOPs, and less than none for a value there is not."""
+    (first, least), (last, most) = points[0], points[-1]
+    if place >= last:
+        return most
+    if place < first:
+        slopes = [(count - least) / (x - first) for x, count in (*points[1:2], *points[1:][-1:])]
+        slope = max(0.0, *slopes) if slopes and math.isfinite(steepest) else steepest
+        return max(least - slope * (first - place), least * place / first)
+    after = bisect_left(points, (place, 0.0), lo=1)
+    (x0, y0), (x1, y1) = points[after - 1 : after + 1]
+    near = [count for x, count in points if place / _NEAR <= x <= place * _NEAR]
+    return min(max(y0 + (y1 - y0) * (place - x0) / (x1 - x0), 0.0), *near, math.inf)
 
 
-def point_of(op: Op, flops: float) -> Point | None:
-    """An op as a point of the table; `None` for one without floating-point tensors."""
-    tensors = [*op.inputs, *op.outputs]
-    floating = [tensor for tensor in tensors if tensor.dtype in ("fp32", "bf16", "fp16", "fp64")]
-    count = elements(op)
-    if not floating or not count:
-        return None
-    dtype = "bf16" if any(tensor.dtype in ("bf16", "fp16") for tensor in floating) else floating[0].dtype
-    largest = max(tensors, key=lambda tensor: tensor.numel)
-    return Point(op.name, dtype, _flags(op), _layout(op, largest), _sizes(op, largest), flops / count)
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    """The steepest from one count to the next."""
+    return max(((b - a) / (y - x) for (x, a), (y, b) in pairwise(points)), default=0.0)
 
 
-def elements(op: Op) -> int:
-    """Of the largest tensor; of all that a list holds; of an attention its scores."""
-    if op.has("query") and "attention" in op.name:
-        query, key = op.tensor("query"), op.tensor("key")
-        return math.prod(query.shape[:-1]) * key.shape[-2]
+def signature(op: Op, kernel: Kernel) -> tuple[str, str]:
+    """The kernel's name, and what else decides how much it executes for each value."""
+    name = re.sub(r"\b(?:Half|__half)\b", "BFloat16", short_name(kernel.name))
+    if op.packet.startswith("aten::convolution"):
+        flags = [f"{op.tensor('weight').shape[0] // op.ints('groups', [1])[0]} times"] if is_direct(kernel) else []
+    elif op.has("query"):
+        causal, dropout = bool(op.args.get("is_causal")), bool(op.args.get("dropout_p"))
+        wide = f"{op.tensor('query').shape[-1]} wide{' causal' * causal}{' dropout' * dropout}"
+        flags = [wide] if executes_blocks(op, kernel) else []
+    else:
+        flags = [f"{flag}={op.args[flag]}" for flag in _FLAGS if op.args.get(flag) is not None]
+        if op.packet == "aten::avg_pool2d_backward":
+            flags.append(f"{op.ints('kernel_size', [])} {op.ints('stride', [])}")
+    if "reduce_kernel" in name:
+        flags += [str(kernel.block), _reduced(op, _blocks(kernel))]
+        flags += ["in parts"] if kernel.grid is not None and kernel.grid[1] > 1 else []
+    elif "elementwise_kernel<" in name and "vectorized" not in name:
+        flags.append(f"{_dimensions(op)}d")
+    return name, " ".join(flags)
+
+
+def _dimensions(op: Op) -> int:
+    """Over which an elementwise op has to index: those that lie one after the other in all operands are one."""
+    shape = op.outputs[0].shape if op.outputs else ()
+    if op.packet.startswith("aten::convolution"):  # a bias for every channel
+        images, channels, *sides = shape
+        rest = (images * math.prod(sides),) if op.outputs[0].channels_last else (images, math.prod(sides))
+        return sum(size > 1 for size in (channels, *rest))
+    held = [tensor for tensor in (*op.inputs, *op.outputs[:1]) if tensor.numel > 1 and len(tensor.shape) <= len(shape)]
+    steps = [_steps(tensor, shape) for tensor in held]
+    kept: list[tuple[int, tuple[int, ...]]] = []
+    for size, *along in sorted(zip(shape, *steps, strict=True), key=lambda one: [-step for step in one[:0:-1]]):
+        if size == 1:
+            continue
+        if kept and all(outer == inner * size for outer, inner in zip(kept[-1][1], along, strict=True)):
+            kept.pop()
+        kept.append((size, tuple(along)))
+    return len(kept)
+
+
+def _steps(tensor: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    """Values from one place to the next in every dimension of a shape, 0 where it is broadcast."""
+    strides = tensor.strides
+    if strides is None:
+        strides = tuple(math.prod(tensor.shape[place + 1 :]) for place in range(len(tensor.shape)))
+    own = [0 if size == 1 else step for size, step in zip(tensor.shape, strides, strict=True)]
+    return (0,) * (len(shape) - len(own)) + tuple(own)
+
+
+def _reduced(op: Op, blocks: int) -> str:
+    """Which way a reduction goes over memory, and whether every result has blocks of its own."""
+    if op.packet == "aten::convolution_backward":  # the bias's gradient
+        source, dims, results = op.tensor("grad_output"), [0, 2, 3, 4], op.tensor("grad_output").shape[1]
+        dims = dims[: len(source.shape) - 1]
+    else:
+        source, dims, results = next(op.inputs), list(op.ints("dim", [])), op.outputs[0].numel
+    order = len(source.shape)
+    gone = {dim % order for dim in dims} if dims and order else set(range(order))
+    places = [dim for dim in range(order) if source.shape[dim] > 1]
+    order, kept = len(places), [place for place, dim in enumerate(places) if dim not in gone]
+    if source.strides is not None:
+        way = "strided"
+    elif not kept:
+        way = "all"
+    elif kept == list(range(len(kept))):
+        way = "along"
+    else:
+        way = "across" if kept == list(range(order - len(kept), order)) else "both"
+    return way + (" apart" if blocks >= results else " together")
+
+
+def _family(name: str) -> str:
+    """In vectors of two or of eight, in blocks of one size or another: the arithmetic is much the same."""
+    return re.sub(r"\d+", "", name)
+
+
+def _blocks(kernel: Kernel) -> int:
+    return math.prod(kernel.grid or (1,))
+
+
+def threads(kernel: Kernel) -> int:
+    return _blocks(kernel) * math.prod(kernel.block or (1,))
+
+
+def work(op: Op, kernel: Kernel) -> int:
+    """What FLOPs grow with beside the values: taps of a pool that lie inside the image, queries of an attention, else
+    threads."""
+    shape = attention_shape(op)
+    if shape is not None and executes_blocks(op, kernel):
+        return shape.matrices * shape.queries
+    return taps_of_pool(op) if _is_pool(op) and "pool" in kernel.name else threads(kernel)
+
+
+def executes_blocks(op: Op, kernel: Kernel) -> bool:
+    """Is it the kernel of an attention?"""
+    shape = attention_shape(op)
+    return shape is not None and executed_blocks(kernel.name, shape) is not None
+
+
+def _is_pool(op: Op) -> bool:
+    return "avg_pool2d" in op.packet
+
+
+def values_of(op: Op, kernel: Kernel) -> int:
+    """Values that a kernel goes over: of the largest tensor; of all that a list holds; of an attention the scores of
+    its blocks, full or not; of a pool its results."""
+    shape = attention_shape(op)
+    if shape is not None:
+        blocks = executed_blocks(kernel.name, shape)
+        return blocks.scores if blocks is not None else op.tensor("query").numel if op.has("query") else 0
     if op.packet.startswith("aten::_foreach"):
         return sum(tensor.numel for tensor in op.tensors("self"))
+    if _is_pool(op):
+        return op.outputs[0].numel
     return max((tensor.numel for tensor in (*op.inputs, *op.outputs)), default=0)
-
-
-def _flags(op: Op) -> str:
-    flags = [f"{name}={op.args[name]}" for name in _FLAGS if op.args.get(name) is not None]
-    dropout = op.args.get("dropout_p")
-    if isinstance(dropout, (int, float)) and dropout > 0:
-        flags.append("dropout")
-    return " ".join(flags)
-
-
-def _layout(op: Op, largest: Tensor) -> str:
-    if op.packet.startswith("aten::_foreach"):
-        return "list"
-    shapes = {tensor.shape for tensor in (*op.inputs, *op.outputs) if tensor.numel > 1}
-    strided = any(tensor.strides is not None for tensor in (*op.inputs, *op.outputs))
-    return ("strided" if strided else "plain") + (" broadcast" if len(shapes) > 1 else "")
-
-
-def _sizes(op: Op, largest: Tensor) -> tuple[float, ...]:
-    if op.has("query") and "attention" in op.name:
-        query = op.tensor("query")
-        return doublings(query.shape[-1], op.tensor("key").shape[-2], query.shape[-2])
-    if op.packet.startswith("aten::_foreach"):
-        held = op.tensors("self")
-        return doublings(max(sum(tensor.numel for tensor in held) // max(len(held), 1), 1), 1, 1)
-    shape = largest.shape or (1,)
-    if len(shape) == 4:
-        return doublings(shape[2] * shape[3], shape[1], shape[0])
-    return doublings(shape[-1], math.prod(shape[:-1]), 1)
-
-
-def doublings(*sizes: int) -> tuple[float, ...]:
-    return tuple(round(math.log2(max(size, 1)), 3) for size in sizes)
 
 
 @lru_cache(maxsize=4)
@@ -158,4 +250,4 @@ def instructions(device: str | None) -> Instructions | None:
     path = FOLDER / f"{device}.json.gz"
     if device is None or not path.is_file():
         return None
-    return Instructions(msgspec.json.decode(read_bytes(path, what="table of counted ops"), type=InstructionTable))
+    return Instructions(msgspec.json.decode(read_bytes(path, what="table of counted kernels"), type=InstructionTable))

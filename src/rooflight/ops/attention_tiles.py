@@ -1,8 +1,8 @@
 """What a fused attention kernel executes: scores in whole blocks, those above the diagonal left out, heads filled up.
 
 CUTLASS's kernels (torch's memory-efficient attention) multiply fp32 as three TF32 products, take the scores in the
-blocks of their names, and whatever sums over keys or queries in steps of 32. cuDNN's work on blocks of 128 by 128, in
-backward of 128 by 64. Found on random lengths (benchmarks/h200/instructions.py).
+blocks of their names, and whatever is summed over in steps of 32. cuDNN's work on blocks of 128 by 128, in
+backward of 64 by 128. Found on random lengths (benchmarks/h200/instructions.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from rooflight.ops.rounding import ceil_div, round_up
 
 _CUTLASS = re.compile(r"fmha_cutlass([FB])_(f32|f16|bf16)_aligned_(\d+)x(\d+)(?:_k(\d+))?")
 _CUDNN = re.compile(r"sdpa_sm\d+_flash_(fprop|bprop)_\w*?_(\d+)x(\d+)x(\d+)_")
+_FLASH = re.compile(r"Flash_(?:fwd|bwd)_kernel_traits<(?:\(int\))?(\d+), (?:\(int\))?(\d+), (?:\(int\))?(\d+), ")
+"""flash-attention 2: width of a head, rows and columns of a block. By its source: nobody counted it here."""
 _STEP = 32
-_CUDNN_QUERIES = 128
+_CUDNN_KEYS = 128
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class AttentionBlocks:
     padding: int
     repeated: int
     """More because one product of fp32 is made of several."""
+    scores: int
+    """Places of scores in all blocks."""
     why: str
 
     @property
@@ -77,10 +81,13 @@ def executed_blocks(name: str, attention: AttentionShape) -> AttentionBlocks | N
     step: int | None
     if (match := _CUTLASS.search(name)) is not None:
         rows, columns, step, times = int(match[3]), int(match[4]), _STEP, 3 if match[2] == "f32" else 1
-        width, deepest, head = round_up(attention.width, 64), attention.width, int(match[5] or columns)
+        width, deepest, head = round_up(attention.width, 64), round_up(attention.width, _STEP), int(match[5] or columns)
     elif (match := _CUDNN.search(name)) is not None:
-        rows, columns, step, times = _CUDNN_QUERIES, 128 if match[1] == "fprop" else 64, None, 1
+        rows, columns, step, times = 128 if match[1] == "fprop" else 64, _CUDNN_KEYS, None, 1
         width = deepest = head = round_up(attention.width, int(match[4]))
+    elif (match := _FLASH.search(name)) is not None:
+        rows, columns, step, times = int(match[2]), int(match[3]), None, 1
+        width = deepest = head = int(match[1])
     else:
         return None
     why = f"blocks of {rows}×{columns}, heads of {head}"
@@ -109,4 +116,4 @@ def _blocks(
     reached = 2 * of.matrices * exact * of.width * count
     summed = over_keys * keys_summed + over_queries * queries_summed
     filled = 2 * of.matrices * (for_scores * scores * deepest + summed * width)
-    return AttentionBlocks(full, reached - full, filled - reached, (times - 1) * filled, why)
+    return AttentionBlocks(full, reached - full, filled - reached, (times - 1) * filled, of.matrices * scores, why)

@@ -10,7 +10,7 @@ seen to borrow (`memory/cudnn_workspaces`), and layouts of results on tensors wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from rooflight.ledger import Op, Tensor
@@ -169,52 +169,61 @@ def convolution_backward_tasks(op: Op) -> list[Task]:
 @products("aten::convolution", "aten::cudnn_convolution")
 def convolution_products(op: Op) -> Iterator[MatrixProduct]:
     if op.args.get("transposed"):
-        return  # nobody counted how its kernels take it apart
-    weight, out = op.tensor("weight"), op.outputs[0]
-    groups = op.ints("groups", [1])[0]
-    yield MatrixProduct(
-        "forward",
-        out.shape[0] * prod(out.shape[2:]),
-        weight.shape[0] // groups,
-        weight.shape[1],
-        batch=groups,
-        taps=prod(weight.shape[2:]),
-    )
+        yield _input_gradient(op, op.outputs[0])
+    else:
+        yield _forward(op, op.outputs[0])
 
 
 @products("aten::convolution_backward")
 def convolution_backward_products(op: Op) -> Iterator[MatrixProduct]:
-    if op.args.get("transposed"):
-        return
-    x, weight, grad = op.tensor("input"), op.tensor("weight"), op.tensor("grad_output")
+    x, grad = op.tensor("input"), op.tensor("grad_output")
+    transposed = bool(op.args.get("transposed"))
     dgrad, wgrad, _ = gradients_of(op)
-    groups = op.ints("groups", [1])[0]
-    taps = prod(weight.shape[2:])
     if dgrad:
-        product = MatrixProduct(
-            "input gradient",
-            x.shape[0] * prod(x.shape[2:]),
-            weight.shape[1],
-            weight.shape[0] // groups,
-            batch=groups,
-            taps=taps,
-        )
-        yield replace(product, remainders=tuple(_remainders(op)))
+        yield _forward(op, x) if transposed else _input_gradient(op, x)
     if wgrad:
-        yield MatrixProduct(
-            "weight gradient",
-            weight.shape[0] // groups,
-            weight.shape[1] * taps,
-            grad.shape[0] * prod(grad.shape[2:]),
-            batch=groups,
-            tapped_columns=taps,
-            loaded=16 // weight.itemsize,
-        )
+        yield _weight_gradient(op, x if transposed else grad)
 
 
-def _remainders(op: Op) -> Iterator[tuple[int, int]]:
+# A transposed convolution is the input's gradient of one that goes the other way: its result is that one's input.
+
+
+def _forward(op: Op, out: Tensor) -> MatrixProduct:
+    weight, groups = op.tensor("weight"), op.ints("groups", [1])[0]
+    pixels, taps = out.shape[0] * prod(out.shape[2:]), prod(weight.shape[2:])
+    return MatrixProduct("forward", pixels, weight.shape[0] // groups, weight.shape[1], batch=groups, taps=taps)
+
+
+def _input_gradient(op: Op, x: Tensor) -> MatrixProduct:
+    weight, groups = op.tensor("weight"), op.ints("groups", [1])[0]
+    return MatrixProduct(
+        "input gradient",
+        x.shape[0] * prod(x.shape[2:]),
+        weight.shape[1],
+        weight.shape[0] // groups,
+        batch=groups,
+        taps=prod(weight.shape[2:]),
+        remainders=tuple(_remainders(op, x)),
+    )
+
+
+def _weight_gradient(op: Op, grad: Tensor) -> MatrixProduct:
+    weight, groups = op.tensor("weight"), op.ints("groups", [1])[0]
+    taps = prod(weight.shape[2:])
+    return MatrixProduct(
+        "weight gradient",
+        weight.shape[0] // groups,
+        weight.shape[1] * taps,
+        grad.shape[0] * prod(grad.shape[2:]),
+        batch=groups,
+        tapped_columns=taps,
+        loaded=16 // weight.itemsize,
+    )
+
+
+def _remainders(op: Op, x: Tensor) -> Iterator[tuple[int, int]]:
     """A position of the input meets only the taps that fall on a stride: for every remainder, how many of each."""
-    x, weight = op.tensor("input"), op.tensor("weight")
+    weight = op.tensor("weight")
     sides = len(weight.shape) - 2
     strides = (op.ints("stride", [1]) * sides)[:sides]
     pads = (op.ints("padding", [0]) * sides)[:sides]

@@ -17,13 +17,18 @@ from rooflight.ops.kernel_names import KernelRole
 from rooflight.ops.matrix_product import MatrixProduct
 from rooflight.ops.tile_padding import executed_tiles
 
+_WINOGRAD = re.compile(r"winograd[A-Za-z]+?(\d+)x\d+(?:_(\d+)x\d+)?")
 _TILE = 4
-_PRODUCTS = 36
+"""Tiles whose transforms were counted."""
 _PER_INPUT_TILE, _PER_RESULT_TILE, _PER_FILTER = 246.0, 159.0, 136.0
 """FLOPs of Winograd's transforms of a tile of one channel of the input, of the result, and of one filter."""
 _FFT = re.compile(r"fft2d_(?:r2c|c2r)_(\d+)x\d+")
+_LONG_FFT = re.compile(r"regular_fft_pad<\d+, \d+, (\d+)")
+"""Of larger spectra, whose transforms nobody counted."""
 _PER_TRANSFORM = {16: 4_400.0, 32: 23_060.0, 64: 130_000.0}
 """FLOPs of one real two-dimensional transform, by its size."""
+_OF_FILTERS = 19_000.0
+"""Of one that is mostly zeros, as its name says: a filter."""
 _TRANSFORMS_A_BLOCK = {16: 16, 32: 16, 64: 1}
 _COMPLEX_MAC = 8
 _SPECTRUM = re.compile(r"pointwise_mult_and_sum_complex")
@@ -42,19 +47,28 @@ def belongs(name: KernelRole, kernel: Kernel) -> bool:
 
 def fast_flops(op: Op, kernels: Sequence[Kernel], roles: Sequence[KernelRole | None]) -> tuple[float, str] | None:
     """FLOPs executed by the kernels of the pass that was done the fast way, and the evidence; `None`: not told."""
+    if op.args.get("transposed"):
+        return None
     winograd = any(role is not None and role.role == "winograd" for role in roles)
     return _winograd(op, kernels, roles) if winograd else _fft(op, kernels)
 
 
 def _winograd(op: Op, kernels: Sequence[Kernel], names: Sequence[KernelRole | None]) -> tuple[float, str] | None:
-    if op.packet != "aten::convolution_backward" or not any("Wgrad" in kernel.name for kernel in kernels):
+    backward = any("Wgrad" in kernel.name for kernel in kernels)
+    if not backward and op.packet == "aten::convolution_backward" and not gradients_of(op)[0]:
         return None
-    weight, grad = op.tensor("weight"), op.tensor("grad_output")
-    if not any(f"{_TILE}x{_TILE}" in kernel.name for kernel in kernels):
+    tile = next((match for kernel in kernels if (match := _WINOGRAD.search(kernel.name)) is not None), None)
+    if tile is None:
         return None
-    tiles = grad.shape[0] * math.prod(-(-side // _TILE) for side in grad.shape[2:])
-    inputs, results = weight.shape[1], weight.shape[0]
-    product = MatrixProduct("product", results, inputs, tiles, batch=_PRODUCTS)
+    weight, groups = op.tensor("weight"), op.ints("groups", [1])[0]
+    made = op.tensor("grad_output") if backward else op.outputs[0]
+    side = int(tile[1])
+    tiles = made.shape[0] * math.prod(-(-size // side) for size in made.shape[2:])
+    inputs, results = weight.shape[1], weight.shape[0] // groups
+    count = (side + (int(tile[2]) if tile[2] else weight.shape[2]) - 1) ** 2
+    product = MatrixProduct("product", results, inputs, tiles, batch=count)
+    if not backward:  # its products, without what is filled up and transformed
+        return groups * product.flops, f"Winograd: {count} products over {tiles:,} tiles, without their transforms"
     flops = 0.0
     for kernel, name in zip(kernels, names, strict=True):
         if name is not None and belongs(name, kernel) and name.role == "matrix":
@@ -64,10 +78,13 @@ def _winograd(op: Op, kernels: Sequence[Kernel], names: Sequence[KernelRole | No
             flops += tiled.flops + (1 if name.family == "cutlass" else 2) * tiled.results
     if not flops:
         return None
-    flops += tiles * (_PER_INPUT_TILE * inputs + _PER_RESULT_TILE * results) + _PER_FILTER * inputs * results
+    known = side == _TILE and backward
+    if known:
+        of_tiles = tiles * (_PER_INPUT_TILE * inputs + _PER_RESULT_TILE * results)
+        flops += groups * (of_tiles + _PER_FILTER * inputs * results)
     return flops, (
-        f"Winograd: {_PRODUCTS} products of {results:,}×{inputs:,} over {tiles:,} tiles of {_TILE}×{_TILE}, "
-        "and their transforms, instead of the direct sums"
+        f"Winograd: {count} products of {results:,}×{inputs:,} over {tiles:,} tiles of {side}×{side}, "
+        f"{'and their transforms' if known else 'without their transforms'}, instead of the direct sums"
     )
 
 
@@ -76,14 +93,15 @@ def _depth(op: Op) -> int:
     weight = op.tensor("weight")
     if op.packet != "aten::convolution_backward":
         return weight.shape[1]
-    return weight.shape[0] if gradients_of(op)[0] else op.tensor("input").shape[0]
+    outputs = weight.shape[0] // op.ints("groups", [1])[0]
+    return outputs if gradients_of(op)[0] else op.tensor("input").shape[0]
 
 
 def _fft(op: Op, kernels: Sequence[Kernel]) -> tuple[float, str] | None:
     """Transforms as many as blocks show, and a complex product for every frequency."""
     transforms = products = 0.0
     size = 0
-    weight = op.tensor("weight")
+    weight, groups = op.tensor("weight"), op.ints("groups", [1])[0]
     depth = _depth(op)
     for kernel in kernels:
         if kernel.grid is None:
@@ -91,7 +109,10 @@ def _fft(op: Op, kernels: Sequence[Kernel]) -> tuple[float, str] | None:
         blocks = math.prod(kernel.grid)
         if (match := _FFT.search(kernel.name)) is not None and int(match[1]) in _PER_TRANSFORM:
             size = int(match[1])
-            transforms += blocks * _TRANSFORMS_A_BLOCK[size] * _PER_TRANSFORM[size]
+            each = _OF_FILTERS if size == 32 and ", 5u, " in kernel.name else _PER_TRANSFORM[size]
+            transforms += blocks * _TRANSFORMS_A_BLOCK[size] * each
+        elif (match := _LONG_FFT.search(kernel.name)) is not None:
+            size = int(match[1])
         elif "_cf32cf32" in kernel.name:
             tile = re.search(r"tilesize(\d+)x(\d+)x(\d+)", kernel.name)
             if tile is None:
@@ -99,9 +120,9 @@ def _fft(op: Op, kernels: Sequence[Kernel]) -> tuple[float, str] | None:
             a, b, k = map(int, tile.groups())
             products += _COMPLEX_MAC * blocks * a * b * (-(-depth // k) * k)
         elif _SPECTRUM.search(kernel.name):
-            products += (
-                _COMPLEX_MAC * size * (size // 2 + 1) * op.tensor("input").shape[0] * math.prod(weight.shape[:2])
-            )
-    if not transforms or not products:
+            pairs = weight.shape[0] * weight.shape[1] // groups
+            products += _COMPLEX_MAC * size * (size // 2 + 1) * op.tensor("input").shape[0] * pairs
+    if not products:
         return None
-    return transforms + products, f"FFT: spectra of {size}×{size} multiplied, and their transforms, instead of sums"
+    beside = "and their transforms" if transforms else "without their transforms"
+    return transforms + products, f"FFT: spectra of {size}×{size} multiplied, {beside}, instead of sums"

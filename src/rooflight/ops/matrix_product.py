@@ -28,6 +28,8 @@ class MatrixProduct:
     """The same of the rows: an input's gradient whose taps are added up afterwards."""
     loaded: int = 1
     """Values of a load of 16 bytes: CUTLASS fills the channels of a tap up to whole ones."""
+    grouped: bool = False
+    """Of a convolution with groups: `batch` of them, in one kernel."""
     remainders: tuple[tuple[int, int], ...] = ()
     """Of a strided convolution's input gradient: rows and taps of the product for every remainder."""
 

@@ -7,9 +7,9 @@ single ops of random shapes (benchmarks/h200/results/instructions).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rooflight.ops.kernel_names import KernelRole
+from rooflight.ops.kernel_names import Family, KernelRole
 from rooflight.ops.matrix_product import MatrixProduct
 from rooflight.ops.rounding import ceil_div, round_up
 
@@ -17,6 +17,15 @@ _LOADED = 4
 """Values of a load of 16 bytes: the parts of a split depth begin at whole ones."""
 _WAVE = 132
 """A grid of at least so many blocks may be one that each take several tiles: it does not tell how many there are."""
+
+_COUNTED: frozenset[Family] = frozenset({"nvjet", "xmma sm90", "xmma sm80", "cutlass", "cutlass conv", "engine"})
+"""Families whose work was found by counting; what others do is told where their grid shows it."""
+_ANY_STEP = 64
+"""A depth that this divides is in whole steps of every kernel, also of one whose name leaves its step out."""
+
+
+_QUARTERS = 4
+_LARGEST_STEP = 9
 
 
 @dataclass(frozen=True)
@@ -36,8 +45,18 @@ def executed_tiles(
     kernel: KernelRole, grid: tuple[int, int, int] | None, product: MatrixProduct
 ) -> ExecutedTiles | None:
     """Whole tiles in every direction. `None` where the name gives no tile."""
+    if product.grouped:
+        told = kernel.tile is not None and kernel.family in ("xmma sm80", "xmma sm90")
+        return _side_by_side(kernel, grid, product) if told else None
+    if kernel.family not in _COUNTED:
+        return _by_grid(kernel, grid, product)
     if kernel.tile is None:
         return None
+    return _whole(kernel, grid, product)
+
+
+def _whole(kernel: KernelRole, grid: tuple[int, int, int] | None, product: MatrixProduct) -> ExecutedTiles:
+    assert kernel.tile is not None
     if product.remainders and kernel.strided:
         return _strided(kernel, grid, product)
     a, b, k = kernel.tile
@@ -60,10 +79,68 @@ def executed_tiles(
     return ExecutedTiles(2 * results * depth, results * parts, tiles * parts, parts, ", ".join(why))
 
 
+def _by_grid(kernel: KernelRole, grid: tuple[int, int, int] | None, product: MatrixProduct) -> ExecutedTiles | None:
+    """A block a tile: as many blocks as the result has tiles, one way round or the other, or a whole number of times as
+    many in the last direction of the grid, which are parts of the depth."""
+    sides = kernel.sides if kernel.tile is None else kernel.tile[:2]
+    step = _ANY_STEP if kernel.tile is None else kernel.tile[2]
+    depth = product.depth * product.taps
+    if sides is None or grid is None or product.remainders:
+        return None
+    if (kernel.tile is None or product.taps > 1) and product.depth % step:
+        return None
+    blocks, shown = math.prod(grid), set()
+    for first, second in ((product.columns, product.rows), (product.rows, product.columns)):
+        tiles = ceil_div(first, sides[0]) * ceil_div(second, sides[1]) * product.batch
+        parts, left = divmod(blocks, tiles)
+        if not left and (parts == 1 or grid[2] == parts * product.batch):
+            shown.add((parts, tiles))
+    if not shown:
+        return None
+    parts, tiles = min(shown)
+    summed = _in_parts(depth, parts, step)
+    if parts > 1 and kernel.tile is None and summed != depth:
+        return None
+    results = tiles * sides[0] * sides[1]
+    why = f"{blocks:,} tiles of {sides[0]}×{sides[1]}, as the grid shows"
+    return ExecutedTiles(2 * results * summed, results * parts, blocks, parts, why)
+
+
+def _side_by_side(
+    kernel: KernelRole, grid: tuple[int, int, int] | None, product: MatrixProduct
+) -> ExecutedTiles | None:
+    """All groups of a convolution in one kernel, as many in a tile as its name says. Channels of one with channels of
+    another need no product, and are left out as far as instructions allow, which take at least a quarter of a tile's
+    side; Hopper's gradients of the weights leave nothing out. A group has as many channels one way as the other."""
+    assert kernel.tile is not None
+    if kernel.strided and kernel.family == "xmma sm80":
+        return None  # other kernels tell it which positions to take
+    a, b, k = kernel.tile
+    together, backward = kernel.groups, product.does == "weight gradient"
+    inner, outer = (
+        (product.columns // product.tapped_columns, product.rows) if backward else (product.columns, product.depth)
+    )
+    channels = max(inner, outer)
+    rooms = (a, b) if backward else (b, k)
+    if together > 1 and channels * together > max(rooms):
+        return None  # they do not fit, so the name means something else
+    batch = ceil_div(product.batch, together)
+    one, other = (room if together > 1 else round_up(channels, room) for room in rooms)
+    if backward:
+        filled = replace(product, rows=one * batch, columns=product.tapped_columns * other, batch=1, loaded=1)
+    else:
+        filled = replace(product, columns=one, depth=other, batch=batch)
+    tiled = _whole(kernel, grid, filled)
+    share = 1 if backward and kernel.family == "xmma sm90" else min(together, _QUARTERS)
+    return replace(tiled, flops=tiled.flops // share, why=f"{tiled.why}, {together} groups in each")
+
+
 def _sides(kernel: KernelRole, product: MatrixProduct) -> tuple[int, int]:
     """Which side of the result the first number of a tile is for: libraries differ."""
     rows, columns = product.rows, product.columns
-    if product.does != "product":
+    if product.does == "weight gradient" and kernel.family == "engine":
+        return columns, rows
+    if product.does != "product" or (columns == 1 and kernel.family == "nvjet"):
         return rows, columns
     if kernel.family in ("nvjet", "cutlass") or (kernel.family == "xmma sm90" and kernel.letters == "nn"):
         return columns, rows
@@ -103,7 +180,13 @@ def _persistent(kernel: KernelRole, grid: tuple[int, int, int], product: MatrixP
         if at_least <= blocks:
             return blocks
     if product.does != "weight gradient":
-        return high
+        if product.does == "input gradient" and across % grid[1] and down % grid[1] == 0:
+            return tiles  # columns may be what goes together
+        return tiles if kernel.segmented and blocks < _WAVE and blocks % tiles == 0 else high
+    assert kernel.tile is not None
+    small = blocks < _WAVE or (product.tapped_columns == 1 and kernel.tile[2] >= 64)
+    if small and high > blocks and (kernel.tile[2] >= 64 or product.grouped):
+        return round_up(across, grid[1]) * _together(kernel.tile[0], grid, across, down) * product.batch
     if blocks < _WAVE and kernel.segmented and tiles <= blocks:
         # Several blocks share a tile's depth: the columns are as many as divide the blocks.
         fitting = (count for count in range(down, blocks + 1) if blocks % (across * count) == 0)
@@ -111,11 +194,22 @@ def _persistent(kernel: KernelRole, grid: tuple[int, int, int], product: MatrixP
     return round_up(across, grid[1]) * round_up(down, _column_step(kernel, grid))
 
 
+def _together(rows: int, grid: tuple[int, int, int], across: int, down: int) -> int:
+    """Columns of tiles, as many at a time as divide the grid: eight or four where these do, but not over many rounds;
+    else the best of others."""
+    wide = grid[0]
+    if wide % 4 == 0 and (down % 4 or across * down < 2 * math.prod(grid)):
+        return round_up(down, 8 if wide % 8 == 0 and rows <= 128 else 4)
+    if wide % 4 == 0 or grid[1] > 1:
+        return down
+    return min((round_up(down, count) for count in range(3, _LARGEST_STEP + 1) if wide % count == 0), default=down)
+
+
 def _column_step(kernel: KernelRole, grid: tuple[int, int, int]) -> int:
     assert kernel.tile is not None
     rows, _, depth = kernel.tile
     if depth < 64:
-        return 2 if grid[1] == 1 else 1
+        return 2 if grid[1] == 1 and grid[0] < _WAVE else 1
     if rows > 128:
         return 4
     return {1: 8, 2: 4, 4: 4}.get(grid[1], 1)
@@ -126,16 +220,32 @@ def _parts(kernel: KernelRole, grid: tuple[int, int, int] | None, tiles: int, pr
         return 1
     if kernel.family == "nvjet":
         return max(math.prod(grid) // tiles, 1) if kernel.split else 1
-    return max(grid[2] // product.batch, 1)
+    return grid[2] if product.grouped else max(grid[2] // product.batch, 1)
 
 
 def _depth(kernel: KernelRole, product: MatrixProduct, parts: int) -> int:
     """Whole steps of the tile's depth in every part; each tap for itself unless the kernel packs them."""
     assert kernel.tile is not None
     step = kernel.tile[2]
+    if kernel.family == "engine" and product.depth * product.taps < step:
+        return product.depth * product.taps  # a short loop is not filled up
     if product.taps == 1 or kernel.packs_taps or (kernel.unit == "cuda" and product.does != "weight gradient"):
-        return _in_parts(product.depth * product.taps, parts, step, loads=_LOADED if kernel.family != "nvjet" else 1)
+        depth = product.depth * product.taps
+        return _in_parts(depth, parts, step, loads=_loads(kernel, depth, parts))
     return product.taps * _in_parts(product.depth, parts, step)
+
+
+def _loads(kernel: KernelRole, depth: int, parts: int) -> int:
+    """What the parts of a split depth are whole numbers of: loads of 16 bytes, or steps where the depth is one of whole
+    steps, none of the parts would be left without, and the operands do not lie across it."""
+    assert kernel.tile is not None
+    step = kernel.tile[2]
+    if kernel.family == "nvjet":
+        return 1
+    fits = depth % step == 0 and ceil_div(depth, round_up(ceil_div(depth, parts), step)) == parts
+    if kernel.family == "cutlass" and fits and kernel.letters != "nt":
+        return step
+    return 2 * _LOADED if kernel.family == "cutlass" and kernel.precision in ("bf16", "fp16") else _LOADED
 
 
 def _in_parts(depth: int, parts: int, step: int, *, loads: int = 1) -> int:
