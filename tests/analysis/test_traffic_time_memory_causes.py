@@ -9,17 +9,15 @@ from statistics import median
 import msgspec
 import pytest
 
-from rooflight.analysis.cache_model import Cache
 from rooflight.analysis.cause import account
 from rooflight.analysis.memory_causes import CONTEXT, FRAGMENTATION, LIBRARIES, ROUNDING, WORKSPACE, explain_memory
-from rooflight.analysis.time_causes import BESIDE, CACHED, LAUNCH, PADDED, SUSTAINED, WAVE, explain_time
-from rooflight.analysis.traffic_causes import COPIES, EARLIER, HITS, LATER, PASSES, REREAD, USABLE, explain_traffic
-from rooflight.hardware.devices import find, recognise_name
-from rooflight.hardware.roofs import roofs_of
+from rooflight.analysis.sweeps.pieces import COPIES
+from rooflight.analysis.time_causes import explain_time
+from rooflight.analysis.traffic_causes import DIRTY, EARLIER, HITS, LATER, PASSES, REREAD, explain_traffic
+from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op, Storage, Tensor
 from rooflight.metrics import DRAM_BYTES
-from rooflight.prediction.resolve_devices import ceilings_of
-from tests.fixtures.explained_ledgers import CELLS, RECORDINGS, ledger, plus, recounted, time, traffic
+from tests.fixtures.explained_ledgers import CELLS, RECORDINGS, ledger, plus, recounted, traffic
 from tests.fixtures.measured_ledgers import HEADER, cost, values
 
 MB = 1_000_000
@@ -27,96 +25,6 @@ MB = 1_000_000
 
 def by_name(row):
     return {cause.name: cause.amount for cause in row.causes}
-
-
-# --- the cache, by hand: 100 bytes ---
-
-
-def test_what_was_read_is_there_still():
-    cache = Cache(100)
-    assert cache.read("a", 60) == (60, 0)
-    assert cache.read("a", 60) == (0, 0)
-
-
-def test_the_least_recently_used_leaves_first_and_in_part():
-    cache = Cache(100)
-    cache.read("a", 60)
-    cache.read("b", 60)  # 20 of a have to leave
-    assert cache.read("a", 60) == (20, 0)  # now 20 of b
-    assert cache.read("b", 60) == (20, 0)
-
-
-def test_what_was_written_is_written_back_when_it_leaves():
-    cache = Cache(100)
-    assert cache.write("a", 60) == 0
-    assert cache.read("b", 60) == (60, 20)
-    assert cache.read("c", 100) == (100, 40)  # the rest of a; b is clean
-
-
-def test_reading_what_was_written_does_not_clean_it():
-    cache = Cache(100)
-    cache.write("a", 60)
-    assert cache.read("a", 60) == (0, 0)
-    assert cache.read("b", 100) == (100, 60)
-
-
-def test_what_is_longer_than_the_cache_is_never_found_again():
-    cache = Cache(100)
-    assert cache.read("a", 250) == (250, 0)
-    # Its end is there, but is pushed out by its beginning before it is reached.
-    assert cache.read("a", 250) == (250, 0)
-    cache = Cache(100)
-    assert cache.write("b", 250) == 150  # 100 stay until they have to leave
-    assert cache.read("c", 100) == (100, 100)
-
-
-def test_freed_memory_that_is_given_out_again_never_reaches_the_dram():
-    cache = Cache(100)
-    cache.write("a", 60)
-    cache.free("a", 60)
-    assert cache.write("b", 60, of=60) == 0  # where a lay
-    assert cache.read("c", 100) == (100, 60)  # b's 60; a's are gone
-    # Without the free, a has to make room.
-    cache = Cache(100)
-    cache.write("a", 60)
-    assert cache.write("b", 60, of=60) == 20
-
-
-def test_memory_of_another_size_is_not_taken_to_lie_there():
-    cache = Cache(100)
-    cache.write("a", 60)
-    cache.free("a", 60)
-    assert cache.write("b", 70, of=70) == 30
-
-
-def test_a_part_of_a_storage_leaves_the_rest_where_it_is():
-    cache = Cache(100)
-    cache.write("a", 90)
-    assert cache.read("a", 30) == (0, 0)
-    assert cache.read("a", 90) == (0, 0)
-    assert cache.read("b", 100) == (100, 90)
-
-
-def test_no_more_is_written_back_than_was_written():
-    for seed in range(50):
-        draw = random.Random(seed)
-        cache = Cache(1000)
-        written = back = 0
-        for _ in range(300):
-            key, size = draw.randrange(12), draw.choice((10, 200, 400, 999, 1500))
-            what = draw.random()
-            if what < 0.4:
-                missed, gone = cache.read(key, size)
-                assert 0 <= missed <= size
-                back += gone
-                if size <= 1000:
-                    assert cache.read(key, size) == (0, 0)  # just touched
-            elif what < 0.8:
-                written += size
-                back += cache.write(key, size, of=draw.choice((None, size)))
-            else:
-                cache.free(key, size)
-            assert 0 <= back <= written
 
 
 # --- bytes, by hand: three elementwise ops on an H200 ---
@@ -152,19 +60,21 @@ def chain(nbytes):
 def test_what_the_next_op_reads_lies_in_the_l2():
     """10 MB a tensor: the L2 keeps x, y and z; y is read from it; y and z leave when 1 GB passes through."""
     first, second, third = explain_traffic(chain(10 * MB))
-    assert by_name(first) == {LATER: -10 * MB}
-    assert by_name(second) == {HITS: -10 * MB, LATER: -10 * MB}
-    assert by_name(third) == {LATER: -4, EARLIER: 20 * MB}
+    assert by_name(first)[LATER] == by_name(second)[LATER] == -10 * MB and HITS not in by_name(first)
+    assert by_name(second)[HITS] == pytest.approx(-10 * MB, rel=0.001)
+    assert by_name(third)[LATER] == -4
+    left = sum(by_name(row).get(EARLIER, 0) for row in (first, second))
+    assert left < 2 * MB and left + by_name(third)[EARLIER] == pytest.approx(20 * MB, rel=0.001)
 
 
-def test_what_is_larger_than_the_l2_is_written_through():
-    """200 MB a tensor: of y only the capacity stays, and its beginning, which is read first, does not."""
-    capacity = round(USABLE * recognise_name("NVIDIA H200").l2_bytes.value)
+def test_of_what_is_larger_than_the_l2_only_its_end_waits():
+    """200 MB a tensor: of y 0.4 of the L2 wait to be written back, and its beginning, which is read first, is gone."""
+    waiting = DIRTY * recognise_name("NVIDIA H200").l2_bytes.value
     first, second, third = explain_traffic(chain(200 * MB))
-    assert by_name(first) == {LATER: -200 * MB, EARLIER: 200 * MB - capacity}
-    assert HITS not in by_name(second)
-    assert by_name(second)[EARLIER] == pytest.approx(200 * MB)
-    assert by_name(third)[EARLIER] == capacity
+    assert by_name(first)[EARLIER] == pytest.approx(200 * MB - waiting, abs=4 * MB)
+    assert by_name(second).get(HITS, 0) > -0.1 * MB
+    assert by_name(second)[EARLIER] == pytest.approx(200 * MB, rel=0.01)
+    assert by_name(third)[EARLIER] == pytest.approx(waiting, abs=4 * MB)
 
 
 def test_bytes_of_an_unknown_device_are_not_explained():
@@ -179,8 +89,8 @@ def test_a_layout_copy_is_read_and_written_once_more():
                if row.op.module == "features.3")  # fmt: skip
     found = by_name(row)
     operand, result = 16 * 64 * 112 * 112 * 4, 16 * 128 * 112 * 112 * 4
-    # The copy of the operand is larger than what the L2 keeps: written, and what is missed of it read.
-    assert 0 < found[COPIES] <= 2 * operand + 4 * 64 * 128 * 9
+    # The copies of both operands: written, and what is missed of them read.
+    assert 0 < found[COPIES] <= 2 * (operand + 4 * 64 * 128 * 9)
     # The bias: the result is read once more, but for what is still in the L2.
     assert 0 < found[PASSES] <= result
     assert found[LATER] == -result
@@ -190,7 +100,7 @@ def test_a_layout_copy_is_read_and_written_once_more():
 
 FFT = [place for place in CELLS if place.startswith("vgg-roofline/") and place.rpartition("-")[2] in
        ("07467297", "7e8c09b1", "88621b24")]  # fmt: skip
-"""Without TF32: spectra of 64 × 64 for every image and channel, which no shape of the step shows."""
+"""Without TF32: spectra of 64 × 64 for every image and channel; kernels whose blocks do not tell how many are among them."""
 COUNTED = [place for place in [*RECORDINGS, *CELLS] if not place.endswith(("-compiled", "-graph"))]
 
 
@@ -198,21 +108,22 @@ COUNTED = [place for place in [*RECORDINGS, *CELLS] if not place.endswith(("-com
 def test_dram_bytes_within_their_bound(place):
     found = account(traffic(place))
     if place in FFT:
-        assert 1.0 < found.unexplained / found.asked < 2.5
+        assert 0.2 < found.unexplained / found.asked < 0.8
     else:
-        assert abs(found.unexplained) / found.asked < 0.30
-        assert found.unexplained_gross / found.asked < 0.45
+        assert abs(found.unexplained) / found.asked < 0.20
+        assert found.unexplained_gross / found.asked < 0.27
 
 
 def test_dram_bytes_in_the_median():
-    """Op by op, without signs: 53% of the compulsory bytes differ, 15% are left when causes are known."""
-    gaps, left = [], []
+    """Op by op, without signs: 53% of the compulsory bytes differ, 8% are left when causes are known, 3% net."""
+    gaps, left, net = [], [], []
     for place in COUNTED:
         found = account(traffic(place))
         gaps.append(math.fsum(abs(row.gap) for row in traffic(place)) / found.asked)
         left.append(found.unexplained_gross / found.asked)
+        net.append(abs(found.unexplained) / found.asked)
     assert median(gaps) > 0.5
-    assert median(left) < 0.155
+    assert median(left) < 0.085 and median(net) < 0.03
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -234,79 +145,6 @@ def test_causes_of_bytes_do_not_look_at_the_counters(place, seed):
     for old, new in zip(traffic(place), after, strict=True):
         assert new.causes == old.causes and new.asked == old.asked
         assert new.unexplained - old.unexplained == pytest.approx(added[new.op.index], abs=0.01)
-
-
-# --- time ---
-
-
-def test_least_time_and_launches_by_hand():
-    """10 MB read and 10 MB written at 4.8 TB/s: 4.17 µs; one kernel that is empty takes 1.6 µs."""
-    first, second, _ = explain_time(chain(10 * MB))
-    assert first.asked == pytest.approx(20 * MB / 4.8e12)
-    assert by_name(first)[LAUNCH] == pytest.approx(1.6e-6)
-    # The bandwidth that a copy reaches is a little less than the data sheet's, and that of the L2 is more.
-    assert 0 < by_name(first)[SUSTAINED] < 0.2 * first.asked
-    assert CACHED not in by_name(first) and by_name(second)[CACHED] < 0
-    assert first.unexplained == pytest.approx(10e-6 - first.asked - by_name(first)[LAUNCH] - by_name(first)[SUSTAINED])
-
-
-def test_a_partial_wave_and_kernels_beside_by_hand():
-    """vgg11's second layer of 56 × 56: the last round of tiles is not full, and five kernels copy, fill and add."""
-    place = "vgg-roofline/vgg11-b16-infer-fp32-h200-dfb4e346"
-    row = next(row for row in time(place) if row.op.module == "features.8")
-    # 50,176 × 256 results in tiles of 64 × 256: 784, on a grid of 30 × 4 = 120 blocks: 6.53 rounds, in 7; in which 132
-    # multiprocessors could have done 924, 140 more.
-    wave = next(cause for cause in row.causes if cause.name == WAVE)
-    tile_s = 2 * 64 * 256 * 2304 / roofs_of(find("h200"), ceilings_of(find("h200"), None)).matrix(
-        "tf32", measured=True).flops_per_s  # fmt: skip
-    assert wave.amount == pytest.approx(140 * tile_s)
-    assert wave.evidence.startswith("784 tiles") and "6.53 rounds, in 7" in wave.evidence
-    beside = [kernel.time_s for kernel in ledger(place).kernels
-              if kernel.ops == (row.op.index,) and not kernel.name.startswith("sm90_xmma")]  # fmt: skip
-    assert len(beside) == 5
-    assert by_name(row)[BESIDE] == pytest.approx(sum(beside))
-
-
-def test_padding_takes_time():
-    """vgg11's first layer of 14 × 14: 104 tiles run for 98."""
-    row = next(row for row in time("vgg-roofline/vgg11-b16-infer-fp32-h200-9c8bc4ed") if row.op.module == "features.16")
-    found = by_name(row)
-    # 0.906 G of 14.8 G more, at what the device sustains of TF32's 494.5 TFLOP/s.
-    assert 905_969_664 / 494.5e12 < found[PADDED] < 905_969_664 / 250e12
-
-
-@pytest.mark.parametrize("place", [*RECORDINGS, *CELLS])
-def test_kernel_time_within_its_bound(place):
-    """Of the time that kernels took, up to 68% is unexplained, mostly of small kernels; hardly ever too much."""
-    found = account(time(place))
-    assert -0.05 < found.unexplained / found.measured < 0.69
-    assert found.unexplained_gross / found.measured < 0.70
-
-
-def test_kernel_time_in_the_median():
-    shares = [account(time(place)) for place in [*RECORDINGS, *CELLS]]
-    assert median(one.asked / one.measured for one in shares) < 0.35  # the roofs alone
-    assert median(one.unexplained / one.measured for one in shares) < 0.34
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_causes_of_time_do_not_look_at_how_long_the_op_took(seed):
-    """By design the clock of kernels beside the product is evidence; that of the op, and of the product, is not."""
-    place = "recorded:h200/resnet50-infer-bf16"
-    draw = random.Random(seed)
-    added = {}
-
-    def change(index, values):
-        if index is None or "kernel_time_s" not in values:
-            return values
-        added[index] = draw.uniform(-1e-3, 1e-3)
-        return {**values, "kernel_time_s": plus(values["kernel_time_s"], added[index])}
-
-    after = explain_time(recounted(ledger(place), change))
-    assert len(after) == len(time(place)) and added
-    for old, new in zip(time(place), after, strict=True):
-        assert new.causes == old.causes and new.asked == old.asked
-        assert new.unexplained - old.unexplained == pytest.approx(added[new.op.index], abs=1e-12)
 
 
 # --- memory ---
