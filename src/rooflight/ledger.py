@@ -175,6 +175,8 @@ class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     attention: int = 0
     """Which call of attention that runs as plain matrix products it is a part of, counted from 1; negative in its
     backward."""
+    line: str = ""
+    """File and line of the Python that asked for its result, of an op that the host waits for."""
     cost: Cost | None = None
     """What the mathematics says; `None`: no formula is known."""
 
@@ -270,8 +272,9 @@ class Value(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, o
     """Greatest of the repeats."""
 
 
-KernelKind = Literal["kernel", "copy", "set", "primitive"]
-Scope = Literal["op", "region", "graph", "step"]
+KernelKind = Literal["kernel", "copy", "set", "primitive", "op"]
+HostCallKind = Literal["synchronisation", "allocator", "data"]
+Scope = Literal["op", "region", "graph", "step", "collective"]
 
 
 class Kernel(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -282,7 +285,8 @@ class Kernel(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, 
     ops: tuple[int, ...] = ()
     """Empty: nothing tells which op it belongs to."""
     kind: KernelKind = "kernel"
-    """`copy` and `set` are the copy engine's work; a `primitive` is a CPU library's."""
+    """`copy` and `set` are the copy engine's work; a `primitive` is a CPU library's, an `op` a call of torch on the CPU
+    in a log from elsewhere."""
     grid: tuple[int, int, int] | None = None
     """Thread blocks in x, y, z; `None`: no kernel of a GPU, or not told."""
     block: tuple[int, int, int] | None = None
@@ -294,19 +298,36 @@ class Kernel(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, 
     start_s: float | None = None
     """Counted from the step's first kernel."""
     time_s: float | None = None
-    """How long it ran."""
+    """How long it ran; all `calls` of it together."""
+    calls: Count = 1
+    """Launches that the row stands for: more than one where a log has only the sum of them."""
     launch_s: float | None = None
     """When the host began to launch it, on the clock of `start_s`: negative before the first kernel ran."""
     launch_time_s: float | None = None
     """How long that call took the host."""
     label: str = ""
-    """The range it was launched in, where a log names one."""
+    """The range it was launched in, where a log names one; of a `primitive`, the sizes of its problem."""
     quantities: dict[str, Value] = {}
     """What was counted for this kernel alone."""
 
 
+class HostCall(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What kept the host from launching kernels, as the profiler saw it."""
+
+    kind: HostCallKind
+    """`synchronisation` waits for the GPU, `allocator` asks the driver for memory or gives it back, `data` waits for
+    the next batch."""
+    name: str
+    """Of the call or the range: `cudaStreamSynchronize`."""
+    start_s: float
+    """On the clock of a kernel's `start_s`: negative before the first kernel ran."""
+    time_s: float
+    """How long it took the host."""
+
+
 class Measurement(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Quantities over a set of ops: one op, a region, a compiled graph or the whole step. Modules are sums of ops.
+    """Quantities over a set of ops: one op, a region, a compiled graph, the whole step, or what ranks do together.
+    Modules are sums of ops.
 
     The names of quantities are those of `rooflight.metrics`, or a counter's own.
     """
@@ -411,6 +432,9 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Version of the driver."""
     conditions: dict[str, str] = {}
     """Clocks, power, throttling, other processes while it ran; empty for a trace without a device."""
+    rates: dict[str, Value] = {}
+    """What the processor does at best, timed beside a step on a CPU: FLOP/s, bytes/s, seconds for a call or an element,
+    by the names of `rooflight.machine.rates`; empty for a GPU, which has a calibration."""
     command: str = ""
     """Command line that makes it again."""
     recording: str = ""
@@ -446,6 +470,8 @@ class Ledger(views.Shown, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Every kernel that was measured."""
     measurements: tuple[Measurement, ...] = ()
     """What was measured, over sets of ops."""
+    host_calls: tuple[HostCall, ...] = ()
+    """Calls that kept the host from launching kernels, in the run that the kernels' starts are of."""
 
     def roofline(self, on: str | None = None) -> Any:
         """The roofline as a chart, interactive in a notebook. A step that was measured on a GPU is shown on that; of

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from rooflight.errors import BadFile, CannotMeasure
+from rooflight.ledger import HostCall
+from rooflight.profiles.host_calls import host_calls
 from rooflight.profiles.kineto import DeviceWork, HostRange, Id, KinetoTrace, RuntimeCall
 from rooflight.profiles.kineto import decode as decode_kineto
 
@@ -70,6 +72,8 @@ class StepTrace:
     """All host ranges but the marks: ops and annotations."""
     graph_launches: int = 0
     """How often a CUDA graph was launched."""
+    host_calls: tuple[HostCall, ...] = ()
+    """What kept the host from launching."""
 
     @classmethod
     def of(cls, trace: KinetoTrace) -> StepTrace:
@@ -91,6 +95,7 @@ class StepTrace:
             ranges={item.args.external: item for item in trace.ranges if item.args.external is not None},
             spans=tuple(spans),
             graph_launches=sum("GraphLaunch" in call.name for call in trace.calls),
+            host_calls=host_calls(trace),
         )
 
 

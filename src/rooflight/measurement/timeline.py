@@ -154,7 +154,7 @@ def merge(marked: list[KernelLaunch], plain: Sequence[list[KernelLaunch]]) -> tu
     runs = f"median of {len(plain)} steps" if len(plain) > 1 else "1 step" if plain else "1 marked step"
     origin = f"{_DURATIONS}, {runs}"
     matched = [_matched(marked, run, name=f"plain run {n}") for n, run in enumerate(plain, 1)] or [list(marked)]
-    shown = sorted(matched, key=_span_s)[(len(matched) - 1) // 2]
+    shown = matched[shown_run(matched)]
     kernels = []
     for position, launch in enumerate(shown):
         times = [run[position].time_s for run in matched]
@@ -175,6 +175,11 @@ def merge(marked: list[KernelLaunch], plain: Sequence[list[KernelLaunch]]) -> tu
             )
         )
     return tuple(sorted(kernels, key=lambda kernel: kernel.start_s or 0.0)), _step_times(marked, matched, runs)
+
+
+def shown_run(runs: Sequence[Sequence[KernelLaunch]]) -> int:
+    """Which of them kernels' starts are of: the one of median length."""
+    return sorted(range(len(runs)), key=lambda place: _span_s(runs[place]))[(len(runs) - 1) // 2]
 
 
 def _step_times(marked: list[KernelLaunch], matched: Sequence[list[KernelLaunch]], runs: str) -> DeviceTimes:

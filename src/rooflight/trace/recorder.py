@@ -24,6 +24,7 @@ from rooflight.trace.interception import Interception, below_autograd
 from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.plain_attention import call_of
 from rooflight.trace.precision import effective_precision
+from rooflight.trace.python_line import COPYING, WAITING, python_line
 from rooflight.trace.shape_cache import ShapeCache
 from rooflight.trace.step import StepFollower
 from rooflight.trace.storages import Storages
@@ -208,8 +209,22 @@ class Recorder(StepFollower):
                 mutates=signature.mutated,
                 recompute=recompute,
                 attention=call_of(node),
+                line=python_line() if self._waits(signature, inputs, outputs) else "",
             )
         )
+
+    def _waits(self, signature: _OpSignature, inputs: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
+        """Does the host need its result before it goes on?"""
+        if signature.packet not in WAITING:
+            return False
+        on_host = self.storages.is_host
+        if signature.packet in COPYING:
+            return (
+                bool(outputs)
+                and all(on_host(row.storage) for row in outputs)
+                and not all(on_host(row.storage) for row in inputs)
+            )
+        return not all(on_host(row.storage) for row in inputs)
 
     def _outputs(self, result: Any) -> tuple[Tensor, ...]:
         items = result if isinstance(result, (list, tuple)) else (result,)

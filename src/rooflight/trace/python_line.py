@@ -1,0 +1,48 @@
+"""Which line of Python asked for an op: of those that the host waits for, whoever reads the account wants to know."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+COPYING = frozenset({"aten::_to_copy", "aten::copy_"})
+"""Wait where they bring something to the host."""
+WAITING = COPYING | {
+    "aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero", "aten::equal",
+    "aten::masked_select", "aten::_unique2", "aten::unique_dim",
+}  # fmt: skip
+_OURS = str(Path(__file__).parents[1])
+_TORCHS = str(Path(torch.__file__).parent)
+
+
+def python_line() -> str:
+    """`train/loop.py:12`: the innermost line that is neither torch's nor rooflight's; else torch's own, as of an
+    optimizer. Two parts of the path say enough, and nothing of whose machine it was."""
+    frame = sys._getframe(1)
+    of_torch = ""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith("<"):
+            owner = _owner(name)
+            if owner == "":
+                return _said(name, frame.f_lineno)
+            if owner == "torch" and not of_torch:
+                of_torch = _said(name, frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return of_torch
+
+
+@lru_cache(maxsize=1024)
+def _owner(name: str) -> str:
+    if name.startswith(_OURS):
+        return "rooflight"
+    if name.startswith(_TORCHS):
+        return "dispatcher" if "/utils/_python_dispatch" in name or "/_ops.py" in name else "torch"
+    return ""
+
+
+def _said(name: str, line: int) -> str:
+    return f"{'/'.join(Path(name).parts[-2:])}:{line}"
