@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from rooflight.commands.doctor import CapabilityMissing, command, refuse, show
+from rooflight.analysis.inferred_errors import INFERRED_ERRORS
+from rooflight.commands.doctor import CapabilityMissing, command, refuse, show, without_counters
 from rooflight.errors import CannotMeasure, RooflightError
 from rooflight.machine import Machine, nvml
 from rooflight.measurement.doctor.diagnosis import CHECKS, diagnose
@@ -611,7 +612,7 @@ def test_this_machine_as_json():
     done = CliRunner().invoke(command, ["--json"], catch_exceptions=False)
     assert done.exit_code == 0
     document = json.loads(done.output)
-    assert set(document) == {"capabilities", "findings", "versions", "ram", "gpus"}
+    assert set(document) == {"capabilities", "findings", "versions", "ram", "gpus", "without_counters"}
     ram = document["ram"]
     assert ram["used_bytes"] + ram["free_bytes"] <= ram["total_bytes"]
     assert ram["total_bytes"] > 2**20
@@ -652,3 +653,10 @@ def test_importing_the_command_does_not_import_torch():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONPATH": str(source)})  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_where_no_counter_can_be_read_doctor_offers_what_can_be_inferred(lab):
+    closed = diagnose(lab.with_gpu(CLOSED, probe_counters=refused))
+    assert closed.capability("kernels").status == "ok"
+    assert "infers executed FLOPs" in without_counters(closed) and INFERRED_ERRORS.text in without_counters(closed)
+    assert without_counters(diagnose(lab.bare())) == ""

@@ -151,6 +151,21 @@ def test_repeated_runs_agree_within_their_stated_spread():
     pytest.fail(f"no two runs agree: {spans}")
 
 
+def test_what_the_processor_does_at_best_is_kept_beside_a_step_on_it(resnet):
+    rates = resnet.header.rates
+    assert rates["threads"].value == torch.get_num_threads()
+    assert all(value.value >= 0 for value in rates.values())
+    for name in ("product.fp32.1", "copy.262144.1", "in-place.262144.1", "call.aten::add", "element.aten::exp.1"):
+        assert rates[name].value > 0, name
+
+
+def test_what_held_ops_up_is_no_longer_than_they_took(resnet):
+    for quantities in of_ops(resnet).values():
+        assert quantities["page_faults"].value >= 0
+        if "core_wait_s" in quantities:
+            assert 0 <= quantities["core_wait_s"].value <= quantities["host_time_s"].value
+
+
 def test_primitives_of_onednn_belong_to_ops(resnet):
     if not resnet.kernels:
         assert has_note(resnet, "oneDNN primitives not measured")

@@ -253,6 +253,7 @@ def _ledger(stage: Stage, findings: Findings, conditions: Conditions, options: M
         cuda=cuda_version() if on == "cuda" else None,
         driver=driver_version() if on == "cuda" else None,
         conditions=conditions.after(),
+        rates=findings.rates,
         notes=(*header.notes, *findings.notes),
         world=process_rank().world,
     )
@@ -264,6 +265,7 @@ def _ledger(stage: Stage, findings: Findings, conditions: Conditions, options: M
             storages=recording.storages,
             ops=recording.ops,
             kernels=findings.kernels,
+            host_calls=findings.host_calls,
             measurements=findings.measurements(),
         )
     )

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from rooflight.errors import OutOfMemory, RooflightError
-from rooflight.ledger import Kernel, Measurement, Value
+from rooflight.ledger import HostCall, Kernel, Measurement, Value
 from rooflight.trace.stage import Recording
 
 
@@ -38,9 +38,12 @@ class Findings:
     ops: dict[int, dict[str, Value]] = field(default_factory=dict)
     step: dict[str, Value] = field(default_factory=dict)
     kernels: tuple[Kernel, ...] = ()
+    host_calls: tuple[HostCall, ...] = ()
     recording: Recording | None = None
     """The ops that the numbers belong to, once they were recorded."""
     notes: list[str] = field(default_factory=list)
+    rates: dict[str, Value] = field(default_factory=dict)
+    """What the processor does at best, of a step on a CPU."""
 
     def add(self, index: int, quantities: Mapping[str, Value]) -> None:
         self.ops.setdefault(index, {}).update(quantities)

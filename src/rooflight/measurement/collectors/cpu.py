@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from rooflight import formatting
@@ -11,6 +11,10 @@ from rooflight.errors import CannotMeasure
 from rooflight.ledger import Value
 from rooflight.machine.resident_memory import reset_peak, resident
 from rooflight.measurement.collectors import cpu_memory, gpu_memory, onednn, perf_events
+from rooflight.measurement.collectors.core_waits import CoreWaits
+from rooflight.measurement.collectors.cpu_rates import cpu_rates
+from rooflight.measurement.collectors.op_differences import OpDifferences
+from rooflight.measurement.collectors.page_faults import page_faults
 from rooflight.measurement.collectors.plain_step import CollectorContext, record_ops, wall_time
 from rooflight.measurement.cupti.op_counters import check_repeated
 from rooflight.measurement.findings import median
@@ -39,6 +43,9 @@ def collect(context: CollectorContext) -> None:
         _host_times(context, recording)
     with findings.collecting("oneDNN primitives"):
         _primitives(context, recording)
+    with findings.collecting("what the processor does at best"):
+        context.progress("what the processor does at best", 0, 1)
+        findings.rates = cpu_rates()
     if context.options.counters != "none":
         with findings.collecting("FLOP counters"):
             refuse_collectives(recording.ops)
@@ -89,17 +96,31 @@ def _with_memory(context: CollectorContext) -> Recording:
 
 def _host_times(context: CollectorContext, recording: Recording) -> None:
     """Each op by the clock. The first two runs only warm up: the watched step takes other paths than the plain one."""
-    runs = []
+    runs: list[_WatchedRun] = []
     for number in range(-2, context.options.profiled_runs):
         context.progress("time of every op", number + 2, context.options.profiled_runs + 2)
         context.stage.put_back()
-        timer = _OpDifferences(time.perf_counter)
-        _record_again(context.stage, recording, timer)
+        run = _WatchedRun(OpDifferences(time.perf_counter), OpDifferences(page_faults), CoreWaits())
+        with run.waits:
+            _record_again(context.stage, recording, run)
         if number >= 0:
-            runs.append(timer.by_op)
-    origin = f"host clock around the op, median of {len(runs)} watched steps"
-    for index in runs[0]:
-        context.findings.add(index, {"host_time_s": median([run[index] for run in runs], origin)})
+            runs.append(run)
+    watched = f"median of {len(runs)} watched steps"
+    of_it = "in the one that took the median"
+    for index in runs[0].timer.by_op:
+        # What held an op up is told of the run that stands for it.
+        usual = sorted(runs, key=lambda run: run.timer.by_op[index])[(len(runs) - 1) // 2]
+        quantities = {
+            "host_time_s": median([run.timer.by_op[index] for run in runs], f"host clock around the op, {watched}"),
+        }
+        if index in usual.faults.by_op:
+            pages = usual.faults.by_op[index]
+            quantities["page_faults"] = Value(pages, f"the kernel: pages handed out to the process, {of_it}")
+        if index in usual.waits.by_op:
+            # A wait that was longer than the op was on the way to its clock, not in it.
+            waited = usual.waits.by_op[index] if usual.waits.by_op[index] < usual.timer.by_op[index] else 0.0
+            quantities["core_wait_s"] = Value(waited, f"the kernel's scheduler: longest of any thread, {of_it}")
+        context.findings.add(index, quantities)
 
 
 def _record_again(stage: Stage, recording: Recording, observer: Observer) -> None:
@@ -107,31 +128,36 @@ def _record_again(stage: Stage, recording: Recording, observer: Observer) -> Non
     check_repeated(recording.ops, stage.record(observer).ops)
 
 
-class _OpDifferences:
-    """Reads a meter right before and right after every op (an `Observer`)."""
+@dataclass(frozen=True)
+class _WatchedRun:
+    """Meters around every op of one watched step, the clock next to it."""
 
-    def __init__(self, read: Callable[[], int | float | None]) -> None:
-        self.by_op: dict[int, int | float] = {}
-        self._read = read
-        self._before: int | float | None = None
+    timer: OpDifferences
+    faults: OpDifferences
+    waits: CoreWaits
 
     def before(self, index: int) -> None:
-        self._before = self._read()
+        self.waits.before(index)
+        self.faults.before(index)
+        self.timer.before(index)
 
     def after(self, index: int) -> None:
-        now = self._read()
-        if now is not None and self._before is not None:
-            self.by_op[index] = now - self._before
+        self.timer.after(index)
+        self.faults.after(index)
+        self.waits.after(index)
 
 
 def _primitives(context: CollectorContext, recording: Recording) -> None:
-    context.progress("oneDNN primitives", 0, 1)
-    context.stage.put_back()
-    with onednn.PrimitiveCollector() as primitives:
-        _record_again(context.stage, recording, primitives)
-    if primitives.reason is not None:
-        raise CannotMeasure(primitives.reason)
-    context.findings.kernels = tuple(primitives.kernels())
+    runs = []
+    for number in range(context.options.profiled_runs):
+        context.progress("oneDNN primitives", number, context.options.profiled_runs)
+        context.stage.put_back()
+        with onednn.PrimitiveCollector() as primitives:
+            _record_again(context.stage, recording, primitives)
+        if primitives.reason is not None:
+            raise CannotMeasure(primitives.reason)
+        runs.append(primitives.kernels())
+    context.findings.kernels = tuple(onednn.shortest(runs))
 
 
 def _flops(context: CollectorContext, recording: Recording) -> None:
@@ -156,7 +182,7 @@ def _flops(context: CollectorContext, recording: Recording) -> None:
         findings.step[quantity] = Value(after - before, origin)
         stage.put_back()
         with perf_events.FlopCounters([quantity]) as counters:
-            reader = _OpDifferences(partial(_read, counters, quantity))
+            reader = OpDifferences(partial(_read, counters, quantity))
             _record_again(stage, recording, reader)
         for index, count in reader.by_op.items():
             findings.add(index, {quantity: Value(count, origin)})

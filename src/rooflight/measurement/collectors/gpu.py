@@ -78,6 +78,8 @@ def _kernels(context: CollectorContext, recording: Recording) -> None:
     plain = [timeline.launches(trace) for trace in traces]
     kernels, times = _merged(execution.attributed(marked, traces, plain, recording.ops), plain, findings)
     findings.kernels = kernels
+    if plain and "marked" not in times.gpu_busy_s.origin:  # else starts are those of the marked run
+        findings.host_calls = traces[timeline.shown_run(plain)].host_calls
     findings.step.update(times.quantities())
     if not execution.eager:
         findings.notes += execution.attribution_notes(kernels)

@@ -14,9 +14,11 @@ import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
+
+import msgspec
 
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Kernel
@@ -25,6 +27,7 @@ _STDOUT = 1
 _EXEC_FIELDS = 9
 """engine, primitive, implementation, prop_kind, memory descriptors, attributes, auxiliary, problem, time (oneDNN's
 own `template:` line names them)."""
+_FORMAT = re.compile(r":blocked:(?P<format>[A-Za-z0-9]+):")
 _TYPE = re.compile(r"(?P<what>[a-z_]+?)[:_](?P<type>undef|boolean|e8m0|[a-z]+\d+(?:_e\d+m\d+)?)(?::|$)")
 
 
@@ -67,9 +70,13 @@ def parse_line(line: str, op: int | None) -> Kernel | None:
     if time_ms is None or time_ms < 0:
         raise CannotMeasure(f"oneDNN's line on a primitive is broken or in an unknown form: {line[:60]!r}")
     _, primitive, implementation, direction, memory = fields[:5]
-    words = (primitive, implementation, "" if direction == "undef" else direction, _types(memory))
+    words = (primitive, implementation, "" if direction == "undef" else direction, _types(memory), _formats(memory))
     return Kernel(
-        name=" ".join(filter(None, words)), ops=() if op is None else (op,), kind="primitive", time_s=time_ms / 1e3
+        name=" ".join(filter(None, words)),
+        ops=() if op is None else (op,),
+        kind="primitive",
+        time_s=time_ms / 1e3,
+        label=fields[7],
     )
 
 
@@ -89,6 +96,29 @@ def _types(memory: str) -> str:
         return ""
     first, last = defined[0][1], dict(defined).get("dst", defined[0][1])
     return first if first == last else f"{first}>{last}"
+
+
+def _formats(memory: str) -> str:
+    """The order in memory that operands have, and the one of the result: `aBcd16b+ABcd16b16a>aBcd16b`. Biases have
+    but one."""
+    formats = {
+        re.split("[:_]", part, maxsplit=1)[0]: match["format"]
+        for part in memory.split()
+        if (match := _FORMAT.search(part)) is not None
+    }
+    came = [formats[what] for what in ("src", "wei") if what in formats]
+    return f"{'+'.join(came)}>{formats['dst']}" if came and "dst" in formats else ""
+
+
+def shortest(runs: Sequence[Sequence[Kernel]]) -> list[Kernel]:
+    """The primitives of several runs of one step, each with its shortest time: on a machine with other programs a
+    thread that has to wait for its core makes all others of a primitive wait. Those of the first run where the runs
+    differ."""
+    first = runs[0]
+    if any([(k.name, k.ops, k.label) for k in run] != [(k.name, k.ops, k.label) for k in first] for run in runs):
+        return list(first)
+    times = zip(*([kernel.time_s or 0.0 for kernel in run] for run in runs), strict=True)
+    return [msgspec.structs.replace(kernel, time_s=min(of_runs)) for kernel, of_runs in zip(first, times, strict=True)]
 
 
 class PrimitiveCollector:

@@ -1,0 +1,191 @@
+"""Traces of PyTorch's profiler of several ranks, as one ledger: each rank's work, and the collectives between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from rooflight.errors import BadFile, BadInput
+from rooflight.files import read_bytes
+from rooflight.formatting import seconds
+from rooflight.ledger import Ledger, Measurement, Value
+from rooflight.measurement.ranks import join
+from rooflight.profiles import collectives, kineto, kineto_log, read
+from rooflight.profiles.kineto import KinetoTrace
+from rooflight.profiles.log_ledger import covered_s, ledger_of
+
+_NAMED = re.compile(r"rank[-_.]?(\d{1,6})", re.IGNORECASE)
+_TRACES = (".json", ".json.gz")
+Spans = list[tuple[float, float]]
+
+
+def read_logs(paths: Sequence[Path], *, device: str | None = None) -> Ledger:
+    """Logs as a ledger. A folder stands for the traces in it, one a rank; several traces with ranks are joined."""
+    files = [file for path in paths for file in _files(path)]
+    if len(files) > 1 and device is None:
+        traces = _traces(files)
+        if traces is not None:
+            return _joined(files, traces)
+    return read(*files, device=device)
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = [file for file in path.iterdir() if file.is_file() and file.name.endswith(_TRACES)]
+    if not found:
+        raise BadFile(
+            f"{path} is a folder without traces (.json or .json.gz): give the folder that the ranks wrote into"
+        )
+    return sorted(found, key=lambda file: (_rank_in(file) is None, _rank_in(file) or 0, file.name))
+
+
+def _traces(files: Sequence[Path]) -> dict[int, KinetoTrace] | None:
+    """By rank; `None` where some file is no trace, or none knows its rank: then they are logs of one program."""
+    traces: dict[int, KinetoTrace] = {}
+    unknown: list[Path] = []
+    for file in files:
+        content = read_bytes(file, what="trace")
+        if content.lstrip()[:1] not in (b"{", b"["):
+            return None
+        trace = kineto.decode(content, name=str(file))
+        rank = trace.rank if trace.rank is not None else _rank_in(file)
+        if rank is None:
+            unknown.append(file)
+        elif rank in traces:
+            raise BadInput(f"{file} is of rank {rank}, as another of the traces: give one trace of each rank")
+        else:
+            traces[rank] = trace
+    if unknown and traces:
+        raise BadInput(f"{unknown[0]} does not tell its rank, as the others do: name it rankN.json, or leave it out")
+    return traces or None
+
+
+def _rank_in(file: Path) -> int | None:
+    found = _NAMED.search(file.name)
+    return int(found[1]) if found is not None else None
+
+
+def _joined(files: Sequence[Path], traces: dict[int, KinetoTrace]) -> Ledger:
+    found, alone = collectives.matched({rank: collectives.calls_of(trace) for rank, trace in traces.items()})
+    hosts = {trace.host for trace in traces.values()}
+    one_clock = len(hosts) == 1 and "" not in hosts
+    alignment = collectives.aligned(sorted(traces), found, one_clock=one_clock)
+    kept = [item for item, moved in zip(found, alignment.applied(found), strict=True) if moved.can_be_one]
+    alone += sum(len(item.parts) for item in found) - sum(len(item.parts) for item in kept)
+    alignment = collectives.aligned(sorted(traces), kept, one_clock=one_clock)
+    placed = alignment.applied(kept)
+    begins = {rank: _first_ns(trace) - alignment.offsets_ns.get(rank, 0) for rank, trace in traces.items()}
+    world = max(max(traces) + 1, *(trace.world or 0 for trace in traces.values()))
+    name = files[0].parent.name if len({file.parent for file in files}) == 1 else "ranks"
+    ledgers = []
+    for rank, trace in sorted(traces.items()):
+        own = ledger_of(kineto_log.of_trace(trace, name=f"the trace of rank {rank}"), Path(name or "ranks"))
+        ledgers.append(_of_rank(own, rank, world, (begins[rank] - min(begins.values())) / 1e9, trace, placed))
+    joined = join(ledgers)
+    notes = (*_notes(placed, alone, alignment, one_clock, set(traces)), *joined.header.notes)
+    return msgspec.structs.replace(
+        joined,
+        header=msgspec.structs.replace(joined.header, notes=notes, rank=min(traces)),
+        measurements=(*joined.measurements, *map(_measured, placed)),
+    )
+
+
+def _first_ns(trace: KinetoTrace) -> int:
+    """When the first thing that is a row began."""
+    ops = (item.start_ns for item in trace.ranges if item.cat.lower() in ("cpu_op", "operator") and item.dur >= 0)
+    return trace.base_ns + min((work.start_ns for work in trace.work) if trace.work else ops, default=0)
+
+
+def _of_rank(
+    ledger: Ledger, rank: int, world: int, shift_s: float, trace: KinetoTrace, placed: Sequence[collectives.Collective]
+) -> Ledger:
+    """On the clock of all, with what it did for itself and with others."""
+    kernels = tuple(
+        kernel
+        if kernel.start_s is None
+        else msgspec.structs.replace(
+            kernel,
+            start_s=kernel.start_s + shift_s,
+            launch_s=None if kernel.launch_s is None else kernel.launch_s + shift_s,
+        )
+        for kernel in ledger.kernels
+    )
+    step = ledger.measurements[0]
+    quantities = {**step.quantities, **_shares(rank, trace, placed)}
+    return msgspec.structs.replace(
+        ledger,
+        header=msgspec.structs.replace(ledger.header, rank=rank, world=world),
+        kernels=kernels,
+        measurements=(msgspec.structs.replace(step, quantities=quantities),),
+    )
+
+
+def _shares(rank: int, trace: KinetoTrace, placed: Sequence[collectives.Collective]) -> dict[str, Value]:
+    talking: Spans = [
+        ((call.start_ns - trace.base_ns) / 1e9, (call.end_ns - trace.base_ns) / 1e9)
+        for call in collectives.calls_of(trace)
+    ]
+    if not talking:
+        return {}
+    working: Spans = [
+        (work.start_ns / 1e9, (work.start_ns + work.time_ns) / 1e9)
+        for work in trace.work
+        if not collectives.is_collective(work)
+    ] or [
+        (item.start_ns / 1e9, (item.start_ns + item.time_ns) / 1e9)
+        for item in trace.ranges
+        if item.cat.lower() in ("cpu_op", "operator") and item.dur >= 0 and not item.name.startswith("c10d::")
+    ]
+    computing, communicating = covered_s(working), covered_s(talking)
+    waiting = sum(item.waiting_ns(rank) for item in placed if rank in item.parts) / 1e9
+    origin = "torch profiler, union of intervals"
+    return {
+        "computing_s": Value(computing, origin),
+        "communicating_s": Value(communicating, origin),
+        "hidden_s": Value(max(0.0, computing + communicating - covered_s([*working, *talking])), origin),
+        "waiting_s": Value(waiting, "until the last rank's arrival, sum over collectives"),
+    }
+
+
+def _measured(item: collectives.Collective) -> Measurement:
+    origin = f"torch profiler, {len(item.parts)} ranks on one clock"
+    waiting = sum(item.waiting_ns(rank) for rank in item.parts) / 1e9
+    return Measurement(
+        scope="collective",
+        name=item.name,
+        quantities={
+            "skew_s": Value(item.skew_ns / 1e9, origin),
+            "waiting_s": Value(waiting, origin),
+            "transfer_s": Value(item.transfer_ns / 1e9, origin),
+            "last_rank": Value(item.last_rank, origin),
+        },
+    )
+
+
+def _notes(
+    placed: Sequence[collectives.Collective],
+    alone: int,
+    alignment: collectives.ClockAlignment,
+    one_clock: bool,
+    ranks: set[int],
+) -> list[str]:
+    if not placed:
+        return ["the traces have no collective in common: their clocks could not be aligned, nor anything said of skew"]
+    within = f"the ends of {alignment.used:,} collectives differ by {seconds(alignment.spread_ns / 1e9)} in the median"
+    how = (
+        "all ranks ran on one machine and have one clock"
+        if one_clock
+        else "ranks' clocks were aligned by the ends of collectives"
+    )
+    notes = [f"{how}: {within}; a skew below that says nothing"]
+    if left := sorted(ranks - set(alignment.offsets_ns)):
+        notes.append(
+            f"ranks {', '.join(map(str, left))} have no collective with the others: their clocks are not aligned"
+        )
+    if alone:
+        notes.append(f"{alone:,} calls of collectives have no partner in another trace, and are left out of the skew")
+    return notes
