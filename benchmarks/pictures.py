@@ -70,8 +70,10 @@ CHARTS = {
     "roofline-resnets-a100": f"report {RESNETS} --on a100-sxm-40 --chart roofline",
     "roofline-vggs-v100": f"report {VGGS} --on v100-sxm2-16 --chart roofline",
     "roofline-vggs-a100": f"report {VGGS} --on a100-sxm-40 --chart roofline",
+    "resnet50-waterfall": f"compare {RESNET} {RESNET}-compiled --chart waterfall",
 }
-"""The six charts that the documents drew by hand: what stands behind `rooflight` on a command line, but for -o."""
+"""The six charts that the documents drew by hand, and a comparison: what stands behind `rooflight` on a command line,
+but for -o."""
 CHART_WIDTH = 1000
 """Of their files, in pixels."""
 

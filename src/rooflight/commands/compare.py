@@ -10,17 +10,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.result_options import form_options, one_form, table_of, table_options
+from rooflight.commands.result_options import (
+    PICTURES,
+    form_options,
+    one_form,
+    picture_options,
+    table_of,
+    table_options,
+)
 from rooflight.commands.terminal import say
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
+    from rooflight.analysis.comparison.sides import Comparison
     from rooflight.hardware.device import Device
+    from rooflight.reporting.document import Document
+    from rooflight.study.hypotheses import Hypothesis
 
 _WRONG = 1
-"""Exit code when something in the table is wrong, or nothing of it could be checked: a table that cannot be read at all
-is 2, as everywhere."""
-_FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
+"""Exit code when something in the table is wrong, or nothing of it could be checked, and when a condition of --fail-if
+holds: a table or a condition that cannot be read at all is 2, as everywhere."""
+_FORMS = {".json": "json", ".csv": "csv", ".md": "md", **PICTURES}
+
+
+_MUST = (
+    "must end in .json, .csv or .md, or in .png, .svg or .pdf for the waterfall; a page is made by "
+    "`rooflight report A B -o page.html`"
+)
 
 
 @click.command(short_help="two ledgers side by side, and why they differ; a table of claims against ledgers")
@@ -37,23 +53,42 @@ _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
 @click.option("--batch", type=int, help="With --claims and models by name: the batch they are traced at. Default: 1.")
 @click.option("--step", type=click.Choice(["infer", "train"]), help="The same for the step. Default: infer.")
 @table_options
-@click.option("--on", metavar="DEVICE", help="GPU to predict the times of an estimate for (of A alone, or of B).")
+@click.option(
+    "--on",
+    metavar="DEVICE",
+    help="GPU to predict for: of A alone, the same step there; of an estimate B, its times.",
+)
+@click.option(
+    "--fail-if",
+    "fail_if",
+    multiple=True,
+    metavar="CONDITION",
+    help="End with exit code 1 if B/A of a quantity is so: 'time > 1.05', 'memory > 1 or kernels > 1.1'. Several "
+    "times: any of them. What is within the noise of the runs is said, and fails nothing.",
+)
+@picture_options("waterfall, from A to B by cause")
 @form_options(
-    json="Print one JSON document: both headers, totals, rows, memory.",
+    json="Print one JSON document: both headers, totals, causes from A to B, rows, memory.",
     csv="Print the rows as CSV.",
-    output="Write to FILE: .json, .csv or .md.",
+    output="Write to FILE: .json, .csv or .md; .png, .svg or .pdf draws the waterfall.",
 )
 def command(paths: tuple[Path, ...], **options: Any) -> None:
-    """Put two saved ledgers side by side and say why they differ: estimate and measurement, eager and compiled, two
-    precisions, two batches. Without B, a measured A beside the estimate of the same step, or an estimate
-    beside its prediction on the GPU given with --on.
+    """Put two saved ledgers side by side and say why they differ: eager and compiled, two precisions, two batches, two
+    versions of torch, estimate and measurement. Without B, a measured A beside the estimate of the same step; with
+    --on, A beside its prediction on that GPU: why would this step be slower there?
 
-    The gap of every quantity is split into causes with their evidence (tile padding, layout kernels, a fast algorithm,
-    L2 hits, launches, ...) and what none of them explains. What was measured gets a verdict and advice.
+    From one run to another every quantity (FLOPs, DRAM bytes, time, memory) is led from A to B by causes, each with its
+    evidence: fusion, other kernels, precision, padding, launches, batch, peaks and bandwidth, other ops, ..., and what
+    none of them explains. An estimate and a measurement are told apart by the causes of the measurement. What was
+    measured gets a verdict and advice.
 
     A and B are files that `rooflight estimate -o` or `rooflight measure -o` saved, or recorded:NAME, a measurement
     that comes with rooflight (see `rooflight list recordings`). Ratios are B/A. The memory of an estimate is
-    predicted for the GPU of the other side.
+    predicted for the GPU of the other side, or for that of --on.
+
+    For continuous integration, --fail-if 'time > 1.05' ends with exit code 1 and one line that names the condition, by
+    how much it was missed and the largest cause; with 2 where a condition cannot be read. Quantities: time, gpu_busy,
+    kernel_time, throughput, tokens, flops, bytes, memory, reserved, kernels, params.
 
     With --claims every row of somebody's own table is checked, and a wrong value is shown with the mistake that leads
     to it. There may be one ledger or several then, and models by name (`vgg11,vgg13`): a row is held against the one
@@ -61,10 +96,12 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
     could be checked, and 2 when the table cannot be read. Multiply-adds called FLOPs, or KiB called KB, are right
     under another convention: with --strict they are wrong.
     """
-    to = one_form(
-        options, _FORMS, must="must end in .json, .csv or .md; a page is made by `rooflight report A B -o page.html`"
-    )
+    to = one_form(options, _FORMS, must=_MUST)
+    _check_picture(options, to)
+    conditions = _conditions(options["fail_if"])
     if options["claims"] is not None:
+        if conditions:
+            raise BadInput("--fail-if is of two runs, and --claims has an exit code of its own: leave one out")
         _check_claims(paths, options, to)
         return
     for name in ("strict", "batch", "step"):
@@ -77,18 +114,89 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
         )
     a, b = paths[0], paths[1] if len(paths) == 2 else None
     _check_files(paths)
-    from rooflight.analysis.comparison.sides import Comparison, with_its_estimate
-    from rooflight.commands.output import say_cards, show
-    from rooflight.files import load
-    from rooflight.reporting.sections.compare_tables import compare_document
+    comparison = _compared(a, b, options["on"])
+    failed = _show(comparison, conditions, options, to)
+    if options["output"] is not None:
+        say(f"wrote {options['output']}")
+    if failed:
+        sys.stdout.flush()
+        for sentence in failed:
+            click.echo(f"rooflight: {sentence}", err=True)
+        sys.exit(_WRONG)
 
-    output, on = options["output"], options["on"]
+
+def _compared(a: Path, b: Path | None, on: str | None) -> Comparison:
+    from rooflight.analysis.comparison.sides import Comparison, with_its_estimate
+    from rooflight.commands.output import say_cards
+    from rooflight.files import load
+    from rooflight.summary.measured import is_measured
+
     device = None if on is None else _device(on)
     say_cards(on or ())
-    comparison = with_its_estimate(load(a), str(a), on=device) if b is None else Comparison(load(a), load(b), on=device)
-    show(compare_document(comparison, **table_of(options)), to, output=output, force=options["force"])
-    if output is not None:
-        say(f"wrote {output}")
+    if b is None:
+        return with_its_estimate(load(a), str(a), on=device)
+    second = load(b)
+    if device is not None and is_measured(second):
+        raise BadInput(
+            f"{b} was measured{f' on {second.header.device}' if second.header.device else ''}, and --on {on} predicts: "
+            f"leave one out; `rooflight compare {a} --on {on}` sets A beside its prediction there"
+        )
+    return Comparison(load(a), second, on=device)
+
+
+def _show(comparison: Comparison, conditions: list[Hypothesis], options: Mapping[str, Any], to: str) -> list[str]:
+    """The comparison in the form that was asked for; sentences on conditions that failed."""
+    from rooflight.commands.output import draw, show
+    from rooflight.reporting.sections.bridge_tables import with_gate
+    from rooflight.reporting.sections.compare_tables import compare_document
+    from rooflight.study.regressions import judge_all
+
+    verdicts = judge_all(conditions, comparison)
+    if to in PICTURES.values():
+        draw(_drawn(comparison), options, to, chart="waterfall")
+    else:
+        document = with_gate(compare_document(comparison, **table_of(options)), verdicts)
+        show(document, to, output=options["output"], force=options["force"])
+    if to != "text":
+        for verdict in verdicts:
+            if verdict.outcome == "undecided":
+                say(verdict.sentence)
+    return [verdict.sentence for verdict in verdicts if verdict.outcome == "fails"]
+
+
+def _drawn(comparison: Comparison) -> Document:
+    from rooflight.reporting.charts.waterfall import waterfall_chart
+    from rooflight.reporting.document import Document, Section
+
+    chart = waterfall_chart(comparison)
+    if chart is None:
+        raise BadInput(
+            "no waterfall of these: both sides must be measured or predicted; `rooflight report A B -o page.html` "
+            "has other charts"
+        )
+    return Document(title=chart.title, sections=(Section("charts", charts=(chart,)),))
+
+
+def _conditions(texts: tuple[str, ...]) -> list[Hypothesis]:
+    """Read before any file is, so that a slip is told at once."""
+    if not texts:
+        return []
+    from rooflight.study.regressions import condition
+
+    return [condition(text) for text in texts]
+
+
+def _check_picture(options: Mapping[str, Any], to: str) -> None:
+    if to in PICTURES.values():
+        if options["claims"] is not None:
+            raise BadInput("a table of claims has no picture: leave --claims out, or write .json, .csv or .md")
+        if options["chart"] not in (None, "waterfall"):
+            raise BadInput(
+                f"no chart {options['chart']!r} of a comparison: it has waterfall; `rooflight report A B --chart list` "
+                "tells others"
+            )
+    elif options["chart"] or options["dark"]:
+        raise BadInput("--chart and --dark are of a picture: name one, as with -o waterfall.png")
 
 
 def _check_files(paths: tuple[Path, ...]) -> None:

@@ -8,7 +8,7 @@ left stays visible.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rooflight.ledger import Ledger, Op
@@ -29,6 +29,8 @@ class Alignment:
     by_family: tuple[tuple[Op, Op], ...]
     only_a: tuple[Op, ...]
     only_b: tuple[Op, ...]
+    partners: Mapping[int, int]
+    """The op of B that stands for an op of A, by their indices; views too, where their keys are the same."""
 
 
 def align(a: Ledger, b: Ledger) -> Alignment:
@@ -42,11 +44,15 @@ def align(a: Ledger, b: Ledger) -> Alignment:
         waiting[_place(op)].append(index)
     pairs = {index: waiting[_place(op)].popleft() for index, op in enumerate(left_a) if waiting[_place(op)]}
     paired_b = set(pairs.values())
+    of_b = {op.key[1:]: op.index for op in reversed(b.ops)}
+    by_key = {op.index: of_b[op.key[1:]] for op in a.ops if op.key[1:] in of_b}
+    by_family = {left_a[index].index: left_b[partner].index for index, partner in pairs.items()}
     return Alignment(
         by_key=len(ops_a) - len(left_a),
         by_family=tuple((left_a[index], left_b[partner]) for index, partner in pairs.items()),
         only_a=tuple(op for index, op in enumerate(left_a) if index not in pairs),
         only_b=tuple(op for index, op in enumerate(left_b) if index not in paired_b),
+        partners=by_key | by_family,
     )
 
 

@@ -203,10 +203,12 @@ def _is_for_gpu(side: Measured) -> bool:
 
 
 def _device(a: Measured, b: Measured, on: Device | None) -> Device | None:
-    """The device that a side names: the measured one, where there is one."""
+    """The one that was asked for; else that which a side names, the measured one, where there is one."""
+    if on is not None:
+        return on
     sides = sorted((a, b), key=lambda side: not is_measured(side.ledger))
     named = next((side.ledger.header.device for side in sides if side.ledger.header.device), None)
-    return recognise_name(named) if named is not None else on or find(_UNLESS_NAMED)
+    return recognise_name(named) if named is not None else find(_UNLESS_NAMED)
 
 
 def _measured(side: Measured) -> SideMemory:

@@ -18,7 +18,10 @@ from msgspec.structs import replace as replace_fields
 from rooflight import views
 from rooflight.analysis.cause import Account
 from rooflight.analysis.comparison.align import Alignment, align
+from rooflight.analysis.comparison.bridge import Bridge
+from rooflight.analysis.comparison.bridges import Bridges, device_of_side
 from rooflight.analysis.comparison.memory import ComparedMemory, SideMemory, compare_memory
+from rooflight.analysis.comparison.memory_bridge import memory_bridge
 from rooflight.analysis.comparison.why import Quantity, Reasons, Why, why
 from rooflight.analysis.verdicts import Judge
 from rooflight.errors import BadInput
@@ -111,8 +114,10 @@ class Comparison(views.Shown):
         """`on`: where the times of a B that nobody measured are predicted."""
         self._on = on
         self.a, self.b = Measured(a), b if isinstance(b, Measured) else Measured(b)
-        if on is not None and not is_measured(self.b.ledger) and self.judge is not None and self.judge[0] == "B":
-            self.b = self.judge[1].measured
+        self.predicted = Judge(self.b.ledger, on=on) if on is not None and not is_measured(self.b.ledger) else None
+        """What is predicted of B, where it is."""
+        if self.predicted is not None:
+            self.b = self.predicted.measured
         self._sides = (self.a, self.b)
         self.flops_basis = _bases(self._sides, EXECUTED_FLOPS, ("executed", "matrix executed", "useful"))
         self.bytes_basis = _bases(self._sides, DRAM_BYTES, ("DRAM", "DRAM", "compulsory"))
@@ -132,6 +137,14 @@ class Comparison(views.Shown):
         accounts = [why(*self.reasons, quantity) for quantity in quantities]
         return [account for account in accounts if account is not None]
 
+    @cached_property
+    def bridges(self) -> list[Bridge]:
+        """FLOPs, bytes, time and memory from A to B by cause, as far as both sides were measured or predicted."""
+        devices = device_of_side(self.a, self._on), device_of_side(self.b, self._on)
+        found = Bridges(self._sides, self.reasons, self.alignment, devices).all()
+        memory = memory_bridge(self.memory.joined, self._sides, devices) if found else None
+        return [*found, memory] if memory is not None else found
+
     def differences(self) -> list[Difference]:
         """What was not the same: ratios mix it in."""
         differing = []
@@ -140,6 +153,9 @@ class Comparison(views.Shown):
             if values[0] == values[1] or (name in _OF_A_RUN and None in values):
                 continue
             differing.append(Difference(name, *map(_said, values)))
+        ran_on = self.a.ledger.header.device
+        if self.predicted is not None and self.predicted.device is not None and ran_on is not None:
+            differing.append(Difference("device", ran_on, f"{self.predicted.device_title}, predicted"))
         return differing
 
     def totals(self) -> list[TotalLine]:
@@ -168,8 +184,7 @@ class Comparison(views.Shown):
         for name, side in (("B", self.b.ledger), ("A", self.a.ledger)):
             if is_measured(side) and recognise_name(side.header.device) is not None:
                 return name, Judge(side)
-        predicted = self._on is not None and not is_measured(self.b.ledger)
-        return ("B", Judge(self.b.ledger, on=self._on)) if predicted else None
+        return None if self.predicted is None else ("B", self.predicted)
 
     @cached_property
     def memory(self) -> ComparedMemory:
@@ -286,19 +301,24 @@ class Comparison(views.Shown):
 def with_its_estimate(
     ledger: Ledger, name: str, *, on: Device | None = None, measured: Measured | None = None
 ) -> Comparison:
-    """A measured step against what the mathematics says of the same ops: both are in one ledger. An estimate against
-    what is predicted of it. `measured`: of this ledger, where somebody has it already."""
-    if on is not None and ledger.ops and not is_measured(ledger):
-        return Comparison(ledger, ledger, on=on)
+    """A measured step against what the mathematics says of the same ops: both are in one ledger. With `on`, a step
+    against what is predicted of it there. `measured`: of this ledger, where somebody has it already."""
+    if on is not None and ledger.ops:
+        return Comparison(ledger, _estimate_of(ledger), on=on)
     if not is_measured(ledger) or not has_formulas(ledger):
         what = "holds no ops" if is_measured(ledger) else "is an estimate"
         raise BadInput(
             f"compare {name} with what? It {what}: give a second ledger, a device with --on, or a table of "
             "claims with --claims"
         )
-    header = replace_fields(ledger.header, device=None, conditions={}, cuda=None, driver=None, notes=())
     taken = ledger if measured is None or measured.ledger is not ledger else measured
-    return Comparison(replace_fields(ledger, header=header, kernels=(), measurements=()), taken)
+    return Comparison(_estimate_of(ledger), taken)
+
+
+def _estimate_of(ledger: Ledger) -> Ledger:
+    """The same step, as if nobody had run it."""
+    header = replace_fields(ledger.header, device=None, conditions={}, cuda=None, driver=None, notes=(), recording="")
+    return replace_fields(ledger, header=header, kernels=(), measurements=()) if is_measured(ledger) else ledger
 
 
 _COMPARED = (

@@ -13,7 +13,9 @@ from functools import cached_property
 from typing import Literal
 
 from rooflight.analysis.cause import Account, CauseSum, Explained, account
+from rooflight.analysis.cpu_causes import is_explicable, with_between
 from rooflight.analysis.flop_causes import explain_flops
+from rooflight.analysis.host_causes import explain_host
 from rooflight.analysis.memory_causes import explain_memory
 from rooflight.analysis.time_causes import explain_time
 from rooflight.analysis.traffic_causes import explain_traffic
@@ -28,7 +30,7 @@ from rooflight.summary.measured import Measured, is_measured
 from rooflight.summary.measured_step import busy_s, wall_s
 
 Quantity = Literal["FLOPs", "DRAM bytes", "time", "memory"]
-HOST = "host (launches)"
+KERNELS = "kernels, of which no shapes tell the least time"
 OVERLAP = "kernels side by side"
 MEDIANS = "difference of medians"
 
@@ -133,11 +135,20 @@ class Reasons:
             return explain_memory(self.ledger, self._measured) if self.is_measured else None, None
         rows = {"FLOPs": self.flops, "DRAM bytes": self.traffic, "time": self.time}[quantity]
         of_step = account(rows) if rows else None
-        if of_step is not None and quantity == "time":
-            of_step = self._with_host(of_step)
+        if quantity == "time":
+            of_step = of_step or self._of_kernels()
+            of_step = None if of_step is None else self._with_host(of_step)
         sums = total(self.ledger.ops)
         asked = {"FLOPs": sums.flops, "DRAM bytes": sums.bytes, "time": self._least_s}[quantity]
         return of_step, asked if has_formulas(self.ledger) else None
+
+    def _of_kernels(self) -> Account | None:
+        """Of a log without shapes: what its kernels took is not explained, what they waited for is."""
+        spent = self._measured.total.get("kernel_time_s")
+        if self.ledger.header.traced_on != "import" or spent is None or wall_s(self._measured) is None:
+            return None
+        kernels = CauseSum(KERNELS, spent, len(self.ledger.kernels), "the profiler's clock", None)
+        return Account(0.0, spent, (kernels,), 0.0, 0.0, len(self.ledger.kernels))
 
     @cached_property
     def _least_s(self) -> float | None:
@@ -155,10 +166,12 @@ class Reasons:
     def _with_host(self, of_ops: Account) -> Account:
         """Up to the wall: what the GPU waits for, which belongs to no op."""
         wall, busy = wall_s(self._measured), busy_s(self._measured)
+        if wall is not None and is_explicable(self.ledger):
+            return with_between(of_ops, wall)
         if wall is None or busy is None:
             return of_ops
         kernels = self._measured.total.get("kernel_time_s")
-        more = [CauseSum(HOST, wall - busy, of_ops.ops, "wall time minus the time in which any kernel runs", None)]
+        more = explain_host(self.ledger, wall - busy)
         if kernels is not None and abs(busy - kernels) > 1e-9:
             name = OVERLAP if busy < kernels else MEDIANS
             more.append(CauseSum(name, busy - kernels, of_ops.ops, "union of the kernels less their sum", None))

@@ -16,13 +16,20 @@ from rooflight.reporting.charts.chart import Chart
 from rooflight.reporting.charts.lanes import lanes_chart
 from rooflight.reporting.charts.roofline import roofline_chart
 from rooflight.reporting.charts.shares import shares_chart
+from rooflight.reporting.charts.waterfall import waterfall_chart
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import Document, Fact, Section, filled
 from rooflight.reporting.report.origins import origins_section
 from rooflight.reporting.report.step_rows import steps_of_ledger
 from rooflight.reporting.report.steps_report import roofline_section
 from rooflight.reporting.report.tree import Details, Tree, TreeColumn, details_of, node_of, own_ops
-from rooflight.reporting.sections import compare_memory_tables, compare_tables, ledger_documents, why_tables
+from rooflight.reporting.sections import (
+    bridge_tables,
+    compare_memory_tables,
+    compare_tables,
+    ledger_documents,
+    why_tables,
+)
 from rooflight.reporting.sections.why_tables import why_section
 from rooflight.reporting.table import Cells, Column, Table, table_of
 from rooflight.spec import shell
@@ -40,6 +47,7 @@ def pair_report(a: Ledger, b: Ledger, *, sources: tuple[str, str], devices: Sequ
         Section(
             "totals", "The whole step", tables=filled(compare_tables.totals_table(comparison), _differences(comparison))
         ),
+        _why(comparison) if comparison.bridges else None,
         Section(
             "layers",
             "Layers",
@@ -47,7 +55,7 @@ def pair_report(a: Ledger, b: Ledger, *, sources: tuple[str, str], devices: Sequ
             lines=("B/A under 1: B is less.",),
             plain=compare_tables.row_table(comparison, depth=2),
         ),
-        _why(comparison),
+        None if comparison.bridges else _why(comparison),
         _common(comparison, sources, devices),
         *_drawn(comparison, devices),
         _memory(comparison),
@@ -99,6 +107,17 @@ def _differences(comparison: Comparison) -> Table:
 
 
 def _why(comparison: Comparison) -> Section | None:
+    """From one run to another; an estimate beside a run by what makes the run differ from the formula."""
+    if comparison.bridges:
+        chart = waterfall_chart(comparison)
+        return Section(
+            "why",
+            "From A to B",
+            lines=tuple(map(bridge_tables.bridge_line, comparison.bridges)),
+            charts=() if chart is None else (chart,),
+            tables=tuple(bridge_tables.bridge_tables(comparison)),
+            small_print=(bridge_tables.CONVENTIONS,),
+        )
     return replace(why_section(comparison), name="why", title="Why they differ") if comparison.whys else None
 
 
@@ -170,6 +189,8 @@ def _columns(comparison: Comparison) -> Iterator[tuple[Column, Callable[[PairRow
         for name, kind, value in (("A", basis[0], quantity.of("a")), ("B", basis[1], quantity.of("b"))):
             yield column(metric, heading=f"{title} {name}", about=f"{title} of {name}: {kind}"), value
         yield Column("B/A", quotient, raw=f"{metric}_ratio", about=f"{title} of B by that of A"), quantity.ratio
+    if comparison.bridges:
+        return
     cause = Column("mainly because of", right=False, about="the largest cause of what was executed")
     yield cause, lambda row: why_tables.mainly(row.why) or None
     about = "part of the useful FLOPs that no cause explains"

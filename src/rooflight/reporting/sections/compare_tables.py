@@ -19,6 +19,7 @@ from rooflight.metrics import METRICS, Number, fit_text
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import DEPTH, Document, table_sections
 from rooflight.reporting.sections import (
+    bridge_tables,
     compare_memory_tables,
     ledger_documents,
     measure_text,
@@ -90,9 +91,12 @@ def row_table(comparison: Comparison, by: By = "module", *, depth: int | None = 
         *_three(COMPARED["time"], ("", ""), optional=0),
         *_three(COMPARED["flops"], flops, optional=first),
         *_three(COMPARED["bytes"], traffic, optional=second),
-        (Column("unexplained FLOPs", signed_share, optional=6), lambda row: why_tables.unexplained(row.why)),
-        (Column("mainly because of", right=False, optional=7), lambda row: why_tables.mainly(row.why)),
     ]
+    if not comparison.bridges:  # causes of one side against its formula: from one run to another there are others
+        columns += [
+            (Column("unexplained FLOPs", signed_share, optional=6), lambda row: why_tables.unexplained(row.why)),
+            (Column("mainly because of", right=False, optional=7), lambda row: why_tables.mainly(row.why)),
+        ]
     if comparison.only_a or comparison.only_b:
         columns += [
             (Column("only in A", formatting.exact, optional=8), lambda row: row.a.only_here if row.a else None),
@@ -166,7 +170,7 @@ def compare_document(
     """A beside B, row by row, and why they differ."""
     shown = DEPTH if depth is None else depth
     tables = [totals_table(comparison), row_table(comparison, by, depth=shown, folded=folded)]
-    tables += [why_tables.why_table(why) for why in comparison.whys]
+    tables += bridge_tables.bridge_tables(comparison) or [why_tables.why_table(why) for why in comparison.whys]
     if comparison.judge is not None:
         tables.append(verdict_tables.verdict_table(comparison.judge[1], by, depth=shown, folded=folded))
     tables.append(unmatched_table(comparison))
@@ -181,7 +185,9 @@ def compare_document(
         )
     if memory is not None and memory.partings():
         small.append(compare_memory_tables.CONVENTIONS)
-    if comparison.whys:
+    if comparison.bridges:
+        small.append(bridge_tables.CONVENTIONS)
+    elif comparison.whys:
         small.append(why_tables.CONVENTIONS)
     return Document(
         title="A against B",
@@ -196,10 +202,12 @@ def compare_document(
 
 def _summary(comparison: Comparison) -> Iterator[str]:
     for name, side in _named(comparison):
-        yield f"{name}: {ledger_documents.headline(side.ledger)}"
+        yield f"{name}: {ledger_documents.headline(side.ledger)}{_where(name, comparison)}"
         if is_measured(side.ledger):
             yield from (f"   {line}" for line in measure_text.headlines(side))
-    if comparison.whys:
+    if comparison.bridges:
+        yield from (f"from A to B: {bridge_tables.bridge_line(bridge)}" for bridge in comparison.bridges)
+    elif comparison.whys:
         yield f"why: {'; '.join(why_tables.why_lines(comparison))}"
     if comparison.judge is not None:
         name, judge = comparison.judge
@@ -209,6 +217,12 @@ def _summary(comparison: Comparison) -> Iterator[str]:
     differences = [f"{difference.name} {difference.a} | {difference.b}" for difference in comparison.differences()]
     if differences:
         yield f"not the same (A | B): {'; '.join(differences)}"
+
+
+def _where(name: str, comparison: Comparison) -> str:
+    """Of what nobody ran: where it is predicted to run."""
+    judge = comparison.predicted if name == "B" else None
+    return f" · predicted on {judge.device_title}" if judge is not None and judge.cell is not None else ""
 
 
 def _notes(comparison: Comparison, by: By, *, depth: int, folded: bool) -> Iterator[str]:
@@ -235,7 +249,7 @@ def _notes(comparison: Comparison, by: By, *, depth: int, folded: bool) -> Itera
 
 def _uncounted(comparison: Comparison) -> Iterator[str]:
     """What a reader would take for counted, and is not."""
-    judge = None if comparison.judge is None else comparison.judge[1]
+    judge = comparison.predicted
     how = "" if judge is None or judge.predictor is None else f"{judge.step().predictor}, on {judge.device_title}"
     for (name, side), flops in zip(_named(comparison), comparison.flops_basis, strict=True):
         if side.origin == "predicted":
@@ -266,6 +280,7 @@ def compare_data(comparison: Comparison, by: By = "module") -> dict[str, Any]:
         "rows": [_row(row) for row in comparison.rows(by)],
         "unmatched": {module: {"a": dict(a), "b": dict(b)} for module, (a, b) in comparison.unmatched().items()},
         "memory": compare_memory_tables.memory_data(comparison.memory),
+        "from_a_to_b": bridge_tables.bridge_data(comparison.bridges),
         "why": why_tables.why_data(comparison),
         "verdicts": None if comparison.judge is None else _verdicts(*comparison.judge, by),
     }
