@@ -98,8 +98,22 @@ def _show_json(diagnosis: Diagnosis) -> None:
         "versions": diagnosis.versions,
         "ram": diagnosis.ram,
         "gpus": diagnosis.gpus,
+        "without_counters": without_counters(diagnosis) or None,
     }
     emit(msgspec.json.format(msgspec.json.encode(document), indent=2))
+
+
+def without_counters(diagnosis: Diagnosis) -> str:
+    """What there is instead, where kernels can be seen and no counter can be read; else empty."""
+    counters = [diagnosis.capability(name) for name in REQUIREMENTS["counters"]]
+    if diagnosis.capability("kernels").status == "no" or any(entry.status != "no" for entry in counters):
+        return ""
+    from rooflight.analysis.inferred_errors import INFERRED_ERRORS
+
+    return (
+        "without counters: rooflight measure infers executed FLOPs, HFU and DRAM bytes from kernel names, grids and "
+        f"shapes, and marks them as inferred; {INFERRED_ERRORS.text}"
+    )
 
 
 def show(diagnosis: Diagnosis) -> None:
@@ -115,6 +129,8 @@ def show(diagnosis: Diagnosis) -> None:
     width = 2 + max(len(what) for what, _, _ in (*able, *seen))
     console.print(_table("what can be measured here", able, width))
     console.print(_table("what was found", seen, width))
+    if instead := without_counters(diagnosis):
+        console.print(f"\n{instead}", markup=False, highlight=False)
     if any(entry.remedy or entry.command for entry in diagnosis.findings):
         console.print("\nto change it", style="bold", highlight=False)
         _show_remedies(console, diagnosis.findings, width)

@@ -1,0 +1,193 @@
+"""How far executed FLOPs and DRAM bytes that are inferred without counters are from counted ones.
+
+    python benchmarks/inferred.py            prints the tables
+    python benchmarks/inferred.py --write    puts them into docs/why.md and the figures into the package
+    python benchmarks/inferred.py --each     prints the errors of every ledger too
+    python benchmarks/inferred.py FILE ...   judges these ledgers instead of the recorded steps
+
+Counters are taken out of every recorded step (recordings, recorded studies) and of the single ops of
+h200/results/instructions; what is inferred from the kernels' names, grids and the shapes that are left is held against
+them. Without a GPU, in half a minute.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from textwrap import fill
+
+import msgspec
+from msgspec.structs import replace
+
+from rooflight.analysis.inferred_counts import InferredOp, infer
+from rooflight.analysis.inferred_errors import ErrorSpread, InferredErrors
+from rooflight.files import load
+from rooflight.ledger import Ledger, Value
+from rooflight.metrics import COUNTED, DRAM_BYTES, EXECUTED_FLOPS
+from rooflight.recordings import PREFIX, names
+from rooflight.summary.facts import op_values, useful_flops_of
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "why.md"
+STUDIES = ROOT / "studies" / "recorded" / "h200"
+SINGLE = ROOT / "benchmarks" / "h200" / "results" / "instructions"
+FIGURES = ROOT / "src" / "rooflight" / "analysis" / "counted" / "inferred_errors.json"
+MARKED = re.compile(r"(<!-- inferred: written by benchmarks/inferred.py -->\n).*?(<!-- end -->)", re.DOTALL)
+MOST_OPS = 0.999
+"""Of the useful FLOPs: only such steps are judged as a whole."""
+
+LEAST_BYTES = 1_000_000
+"""Ops that moved less are not judged by their bytes."""
+
+
+def without_counters(ledger: Ledger) -> Ledger:
+    """What the same run would have given without permission to count."""
+
+    def left(quantities: dict[str, Value]) -> dict[str, Value]:
+        return {name: value for name, value in quantities.items() if name not in COUNTED and "__" not in name}
+
+    return replace(
+        ledger,
+        measurements=tuple(replace(row, quantities=left(row.quantities)) for row in ledger.measurements),
+        kernels=tuple(replace(kernel, quantities=left(kernel.quantities)) for kernel in ledger.kernels),
+    )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One ledger: relative errors of its ops and of their sum, as parts of what was counted."""
+
+    name: str
+    flops: float | None
+    """Of all ops that have both."""
+    dram_bytes: float | None
+    op_flops: tuple[float, ...]
+    """Of ops with matrix work."""
+    op_bytes: tuple[float, ...]
+    matrix_ops: int
+    untold: int
+    """Of the ops with matrix work."""
+    covered: float
+
+
+def judged(name: str, ledger: Ledger) -> Judged | None:
+    """`None` where no op was counted."""
+    sums, counted = infer(without_counters(ledger)), op_values(ledger)
+    if sums is None or not any(name in values for values in counted for name in EXECUTED_FLOPS):
+        return None
+    flops, moved = (_pairs(sums.rows, counted, names) for names in (EXECUTED_FLOPS, DRAM_BYTES))
+    matrix = [row for row in sums.rows if useful_flops_of(row.op)]
+    return Judged(
+        name,
+        _error([(a, b) for _, a, b in flops]),
+        _error([(a, b) for _, a, b in moved]),
+        tuple(a / b - 1 for row, a, b in flops if useful_flops_of(row.op) and b),
+        tuple(a / b - 1 for _, a, b in moved if b >= LEAST_BYTES),
+        len(matrix),
+        sum(row.flops is None for row in matrix),
+        sums.covered,
+    )
+
+
+def _pairs(
+    rows: Sequence[InferredOp], counted: Sequence[dict[str, Value]], names: Sequence[str]
+) -> list[tuple[InferredOp, float, float]]:
+    """Inferred and counted, of the ops that have both."""
+    pairs = []
+    for row in rows:
+        of_op = [counted[row.op.index][name].value for name in names if name in counted[row.op.index]]
+        inferred = row.executed if names is EXECUTED_FLOPS else row.dram_bytes
+        if of_op and inferred is not None:
+            pairs.append((row, inferred, math.fsum(of_op)))
+    return pairs
+
+
+def _error(pairs: Sequence[tuple[float, float]]) -> float | None:
+    whole = math.fsum(counted for _, counted in pairs)
+    return math.fsum(inferred for inferred, _ in pairs) / whole - 1 if whole else None
+
+
+def spread(errors: Sequence[float]) -> ErrorSpread:
+    """Without signs."""
+    sizes = sorted(map(abs, errors))
+    return ErrorSpread(median(sizes), sizes[math.ceil(0.9 * len(sizes)) - 1], sizes[-1])
+
+
+def steps(files: Sequence[str]) -> list[Judged]:
+    places: dict[str, str | Path] = {name: name for name in files}
+    if not files:
+        places = {name: f"{PREFIX}{name}" for name in names()}
+        for path in sorted(STUDIES.glob("*/ledgers/*.measured.json.gz")):
+            places.setdefault(path.name, path)
+    found = (judged(name, load(place)) for name, place in places.items())
+    return [one for one in found if one is not None]
+
+
+def singles() -> list[Judged]:
+    found = (judged(path.name, load(path)) for path in sorted(SINGLE.glob("*.json.gz")))
+    return [one for one in found if one is not None]
+
+
+def line(what: str, errors: Sequence[float]) -> str:
+    one = spread(errors)
+    return f"| {what} | {len(errors):,} | {one.median:.2%} | {one.p90:.2%} | {one.worst:.1%} |"
+
+
+def text(of_steps: Sequence[Judged], of_singles: Sequence[Judged]) -> str:
+    whole = [one for one in of_steps if one.covered >= MOST_OPS]
+    table = "\n".join([
+        "| inferred against counted | of | median | 90% under | worst |",
+        "|---|---:|---:|---:|---:|",
+        line("FLOPs of a step", [one.flops for one in whole if one.flops is not None]),
+        line("FLOPs of an op with matrix work, in steps", [error for one in of_steps for error in one.op_flops]),
+        line("FLOPs of a single op of random shape", [error for one in of_singles for error in one.op_flops]),
+        line("DRAM bytes of a step", [one.dram_bytes for one in whole if one.dram_bytes is not None]),
+        line("DRAM bytes of an op that moves a megabyte or more", [error for one in of_steps for error in one.op_bytes]),
+    ])  # fmt: skip
+    matrix, untold = sum(one.matrix_ops for one in of_steps), sum(one.untold for one in of_steps)
+    single, silent = sum(one.matrix_ops for one in of_singles), sum(one.untold for one in of_singles)
+    said = fill(
+        f"Over {len(of_steps)} measured steps whose counters were taken out, and {single:,} single ops of random shapes. "
+        f"Nothing is inferred of {untold:,} of the steps' {matrix:,} ops with matrix work and of {silent:,} of the single "
+        "ones: their kernels' names say too little. The steps are of built-in models, and the single ops are those that the "
+        "rules were learned on: of other models expect larger errors. DRAM bytes of an op are rough: when a result leaves the cache is "
+        "decided by what other ops do.", 120
+    )  # fmt: skip
+    return f"{table}\n\n{said}\n"
+
+
+def figures(of_steps: Sequence[Judged]) -> InferredErrors:
+    """Of steps as a whole, for what the program says of itself."""
+    whole = [one for one in of_steps if one.covered >= MOST_OPS]
+    return InferredErrors(
+        "h200",
+        len(whole),
+        spread([round(one.flops, 5) for one in whole if one.flops is not None]),
+        spread([round(one.dram_bytes, 5) for one in whole if one.dram_bytes is not None]),
+    )
+
+
+def main() -> None:
+    files = [word for word in sys.argv[1:] if not word.startswith("--")]
+    of_steps, of_singles = steps(files), singles()
+    if "--each" in sys.argv:
+        for one in (*of_steps, *of_singles):
+            flops = "" if one.flops is None else f"{one.flops:+8.2%}"
+            moved = "" if one.dram_bytes is None else f"{one.dram_bytes:+8.1%}"
+            print(f"{one.name:64} {flops:>8} {moved:>8} {one.untold:4} of {one.matrix_ops}")
+    written = text(of_steps, of_singles)
+    print(written)
+    if "--write" not in sys.argv:
+        return
+    FIGURES.write_bytes(msgspec.json.format(msgspec.json.encode(figures(of_steps)), indent=2) + b"\n")
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(MARKED.sub(lambda match: f"{match[1]}{written}{match[2]}", page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
