@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from rooflight.commands.main import main
 from tests.fixtures.paths import DATA
+from tests.profiles import test_nsys_console, test_nsys_sqlite, test_rocprof
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
 BUG = 70
@@ -155,15 +156,56 @@ def test_a_profilers_log(log, tmp_path, monkeypatch, capsys, draw):
     assert code in (0, 2), capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def other_logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("logs")
+    return {
+        "nsys trace": unpacked(DATA / "nsys" / "mnist_b64_train_cuda_gpu_trace.csv.gz"),
+        "nsys summary": unpacked(DATA / "nsys" / "mnist_b64_train_cuda_gpu_kern_sum.csv.gz"),
+        "nsys console": test_nsys_console.COLUMN.encode(),
+        "rocprof trace": test_rocprof.TRACE.encode(),
+        "rocprof counters": test_rocprof.COUNTERS.encode(),
+        "nsys database": test_nsys_sqlite.database(folder / "run.sqlite").read_bytes(),
+    }
+
+
+@pytest.mark.parametrize(
+    "log", ["nsys trace", "nsys summary", "nsys console", "nsys database", "rocprof trace", "rocprof counters"]
+)
+@seeded
+@given(draw=st.data())
+def test_another_log(log, other_logs, tmp_path, monkeypatch, capsys, draw):
+    path = tmp_path / "log"
+    path.write_bytes(mangled(other_logs[log], draw))
+    code = exit_code(monkeypatch, "import", path, "-o", tmp_path / "out.json", "--force")
+    assert code in (0, 2), capsys.readouterr().err
+
+
+@pytest.mark.parametrize("trace", ["timeline/resnet18_plain.json.gz", "cpu_traces/shapes.json.gz"])
 @pytest.mark.parametrize("how", [damaged, mangled])
 @seeded
 @given(draw=st.data())
-def test_a_trace_of_the_profiler(how, tmp_path, monkeypatch, capsys, draw):
-    trace = json.loads(unpacked(DATA / "timeline" / "resnet18_plain.json.gz"))
+def test_a_trace_of_the_profiler(how, trace, tmp_path, monkeypatch, capsys, draw):
+    trace = json.loads(unpacked(DATA / trace))
     trace["traceEvents"] = trace["traceEvents"][:400]
     path = tmp_path / "trace.json"
     path.write_bytes(how(trace if how is damaged else json.dumps(trace).encode(), draw))
     code = exit_code(monkeypatch, "import", path, "-o", tmp_path / "out.json", "--force")
+    assert code in (0, 2), capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", [damaged, mangled])
+@seeded
+@given(draw=st.data())
+def test_traces_of_ranks(how, tmp_path, monkeypatch, capsys, draw):
+    files = [tmp_path / "rank0.json", tmp_path / "rank1.json"]
+    for file in files:
+        trace = json.loads(unpacked(DATA / "rank_traces" / f"{file.name}.gz"))
+        events = [row for row in trace["traceEvents"] if "gloo" in row["name"] or "Profiler" in row["name"]]
+        trace["traceEvents"] = [*events, *trace["traceEvents"][:8]]
+        file.write_text(json.dumps(trace))
+    files[1].write_bytes(how(trace if how is damaged else json.dumps(trace).encode(), draw))
+    code = exit_code(monkeypatch, "import", *files, "-o", tmp_path / "out.json", "--force")
     assert code in (0, 2), capsys.readouterr().err
 
 

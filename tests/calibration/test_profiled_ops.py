@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from rooflight.calibration import operator_calls
-from rooflight.calibration.operator_calls import LONG_LIST, NO_SHAPES
-from rooflight.calibration.profiled_ops import NO_OP, ProfiledStep, profiled_step, read_trace
+from rooflight.calibration.profiled_ops import ProfiledStep, profiled_step, read_trace
 from rooflight.errors import RooflightError
 from rooflight.ledger import Op
 from rooflight.ops.kernel_task import Task
 from rooflight.ops.op_tasks import tasks_of
 from rooflight.prediction.recorded_calibration import calibration_from
+from rooflight.profiles import operator_calls
+from rooflight.profiles.gpu_calls import NO_OP
 from rooflight.profiles.kineto import decode
+from rooflight.profiles.operator_calls import LONG_LIST, NO_SHAPES
 from tests.fixtures.paths import DATA
 
 PROFILED = DATA / "profiled"

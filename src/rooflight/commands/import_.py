@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ROWS_IN_TEXT = 25
 
 
-@click.command("import", short_help="a log from ncu, nsys, nvprof or PyTorch's profiler")
+@click.command("import", short_help="a log from ncu, nsys, nvprof, rocprof or PyTorch's profiler")
 @click.argument("paths", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option(
     "--by",
@@ -40,11 +40,13 @@ def command(**options: Any) -> None:
     """Read a log that another profiler wrote: FLOPs, bytes and time of every kernel, in the same units.
 
     FILE may be Nsight Compute's CSV (raw or details page, any units and separators), its console output or a
-    .ncu-rep; Nsight Systems' `nsys stats --report cuda_gpu_trace --format csv` (or cuda_gpu_kern_sum); nvprof's
-    metrics; a Chrome trace of PyTorch's profiler; or a CSV with columns of kernels and times. Any of them may be
-    gzipped. The format is recognised by the content.
+    .ncu-rep; Nsight Systems' SQLite export (`nsys export --type sqlite`) or its report cuda_gpu_trace or
+    cuda_gpu_kern_sum, as CSV or as pasted from the terminal; nvprof's metrics; AMD's rocprofv3 (kernel_trace,
+    counter_collection, kernel_stats) or rocprof; a Chrome trace of PyTorch's profiler, of a GPU or of a CPU alone; or
+    a CSV with columns of kernels and times. Any of them may be gzipped. The format is recognised by the content.
 
-    Several FILEs are logs of one program, which are joined: FLOPs and bytes of ncu with the times of nsys.
+    Several FILEs are logs of one program, which are joined: FLOPs and bytes of ncu with the times of nsys. A folder,
+    or several traces of PyTorch's profiler, are the ranks of one run: what they did together, and who was waited for.
     """
     to, written = forms(options)
     ledger = _read(options["paths"], options["device"])
@@ -57,7 +59,8 @@ def command(**options: Any) -> None:
         return log_document(ledger, by=options["by"], top=shown, rows_top=top)
 
     if written:
-        say(keep(ledger, document, options, written, held=f" ({len(ledger.kernels):,} launches)"))
+        launches = sum(kernel.calls for kernel in ledger.kernels)
+        say(keep(ledger, document, options, written, held=f" ({launches:,} launches)"))
     if written in ("", "json") or to != "text":
         show(document(to), to)
 
@@ -65,9 +68,9 @@ def command(**options: Any) -> None:
 def _read(paths: tuple[Path, ...], device: str | None = None) -> Ledger:
     import msgspec
 
-    from rooflight.profiles import read
+    from rooflight.measurement.rank_traces import read_logs
 
-    ledger = read(*paths, device=device)
+    ledger = read_logs(paths, device=device)
     told = ("--device", device) if device is not None else ()
     header = msgspec.structs.replace(ledger.header, command=shell("import", *paths, *told))
     return msgspec.structs.replace(ledger, header=header)

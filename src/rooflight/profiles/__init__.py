@@ -1,4 +1,4 @@
-"""Logs that people already have, read into a ledger: Nsight Compute, Nsight Systems, nvprof, PyTorch's profiler.
+"""Logs that people already have, read into a ledger: of Nsight, nvprof, rocprof and PyTorch's profiler.
 
 What a file is, is decided by its content, never by its name.
 """
@@ -13,16 +13,29 @@ from rooflight.errors import BadFile, BadInput
 from rooflight.files import read_bytes
 from rooflight.hardware.devices import find, names, recognise_name
 from rooflight.ledger import Ledger
-from rooflight.profiles import kineto_log, ncu_console, ncu_csv, ncu_report, nsys_csv, nvprof, time_table
+from rooflight.profiles import (
+    kineto_log,
+    ncu_console,
+    ncu_csv,
+    ncu_report,
+    nsys_console,
+    nsys_csv,
+    nsys_sqlite,
+    nvprof,
+    rocprof,
+    time_table,
+)
 from rooflight.profiles.joined_logs import joined
 from rooflight.profiles.log import LogText, ProfilerLog, decode
 from rooflight.profiles.log_ledger import ledger_of
 from rooflight.profiles.ncu_log import refuse_empty
+from rooflight.profiles.sqlite_tables import MAGIC, is_database
 
 KNOWN = (
-    "Nsight Compute (CSV of the raw or details page, console output, .ncu-rep), Nsight Systems (CSV of the report "
-    "cuda_gpu_trace or cuda_gpu_kern_sum), any CSV with columns of kernels and times, nvprof's metrics, a Chrome trace "
-    "of PyTorch's profiler; any of them gzipped"
+    "Nsight Compute (CSV of the raw or details page, console output, .ncu-rep), Nsight Systems (its SQLite export, or "
+    "the report cuda_gpu_trace or cuda_gpu_kern_sum), any CSV with columns of kernels and times, nvprof's metrics, "
+    "rocprofv3 and rocprof (kernel trace, counters, statistics), Chrome traces of PyTorch's profiler, one or those of "
+    "all ranks; any of them gzipped"
 )
 
 
@@ -55,15 +68,15 @@ def _on(log: ProfilerLog, device: str | None) -> ProfilerLog:
 
 
 def _log(path: Path) -> ProfilerLog:
+    if is_database(path):
+        return nsys_sqlite.read(path)
     content = read_bytes(path, what="log")
     if not content.strip():
         raise BadFile(f"{path} is empty: the profiler wrote nothing into it, profile again")
     if content.startswith(ncu_report.MAGIC):
         return ncu_report.read(path, content)
-    if content.startswith(b"SQLite format 3\0"):
-        raise BadFile(
-            f"{path} is a database: give rooflight what `nsys stats --report cuda_gpu_trace --format csv` prints"
-        )
+    if content.startswith(MAGIC):
+        return nsys_sqlite.read(path, content)
     text = decode(content)
     if text is None:
         raise BadFile(f"{path} is no log that rooflight knows; it reads {KNOWN}")
@@ -72,6 +85,10 @@ def _log(path: Path) -> ProfilerLog:
         return ncu_csv.read(source)
     if nsys_csv.HEADER.search(text):
         return nsys_csv.read(source)
+    if nsys_console.is_one(source):
+        return nsys_console.read(source)
+    if rocprof.HEADER.search(text):
+        return rocprof.read(source)
     if nvprof.RESULT.search(text):
         return nvprof.read(source)
     if any(ncu_console.is_kernel(line) for line in source.lines):

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import median
 
 from rooflight.errors import BadFile, BadInput
 from rooflight.formatting import percent, seconds
@@ -197,7 +197,8 @@ def _by_name(counted: Sequence[LoggedLaunch], timed: Sequence[LoggedLaunch], siz
             if signature is base and not is_bare(launch.name):
                 partners = [partner for partner in partners if is_bare(timed[partner].name)]
             if partners:
-                times[place] = fmean(timed[partner].time_s or 0.0 for partner in partners)
+                whole = math.fsum(timed[partner].time_s or 0.0 for partner in partners)
+                times[place] = whole / sum(timed[partner].calls for partner in partners)
                 used.update(partners)
                 by = by if what in by else [*by, what]
     how = f"by {' or '.join(by) or 'name'}{', grid and block' if sized else ''}: a launch has the mean of those alike"
@@ -253,8 +254,8 @@ def _without_partner(
         whole = math.fsum(launch.time_s or 0.0 for launch in times)
         share = math.fsum(launch.time_s or 0.0 for launch in left) / whole if whole else 0.0
         notes.append(
-            f"{len(left):,} of {len(times):,} kernels of {timed.file} ({percent(share)} of its kernel time) were not "
-            f"counted in {log.file} and are left out: {_names(left)}"
+            f"{_launched(left):,} of {_launched(times):,} kernels of {timed.file} ({percent(share)} of its kernel "
+            f"time) were not counted in {log.file} and are left out: {_names(left)}"
         )
     return notes
 
@@ -264,12 +265,19 @@ def _left_out(timed: ProfilerLog) -> list[str]:
     if not copies:
         return []
     took = seconds(math.fsum(launch.time_s or 0.0 for launch in copies))
-    return [f"{len(copies):,} copies and fills of {timed.file} ({took}) are left out: counters are of kernels"]
+    return [f"{_launched(copies):,} copies and fills of {timed.file} ({took}) are left out: counters are of kernels"]
+
+
+def _launched(launches: Sequence[LoggedLaunch]) -> int:
+    return sum(launch.calls for launch in launches)
 
 
 def _names(launches: Sequence[LoggedLaunch]) -> str:
     """`gemm (12), relu (3) and 2 others`."""
-    counted = Counter(_short(launch) for launch in launches).most_common()
+    calls: Counter[str] = Counter()
+    for launch in launches:
+        calls[_short(launch)] += launch.calls
+    counted = calls.most_common()
     listed = ", ".join(f"{name} ({count:,})" for name, count in counted[:_NAMED])
     more = len(counted) - _NAMED
     return listed if more <= 0 else f"{listed} and {more:,} other{'s' if more > 1 else ''}"

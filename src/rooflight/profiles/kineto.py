@@ -86,6 +86,13 @@ class DeviceWorkArgs(HostRangeArgs, frozen=True, gc=False):
     in_device: _Number | str | None = msgspec.field(name="inDevice", default=None)
     bytes: _Bytes | None = None
     graph_node: int | None = msgspec.field(name="graph node id", default=None)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    """Of kernels of NCCL, as newer versions note them; other makers may mean anything by these."""
+    elements: Any = msgspec.field(name="In msg nelems", default=None)
+    element_type: Any = msgspec.field(name="dtype", default=None)
+    group: Any = msgspec.field(name="Process Group Name", default=None)
+    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    sequence: Any = msgspec.field(name="Seq", default=None)
 
 
 class DeviceWork(msgspec.Struct, frozen=True, gc=False):
@@ -138,6 +145,9 @@ class _HostEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 class RuntimeCallArgs(msgspec.Struct, frozen=True, gc=False):
     correlation: Id | None = None
+    grid: Any = None
+    """With ROCm these stand here and not with the kernel."""
+    block: Any = None
 
 
 class RuntimeCall(_HostEvent, frozen=True, gc=False, kw_only=True):
@@ -161,6 +171,7 @@ class ProfilerStep(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     dur: _Duration
+    ts: _Moment = 0.0
 
     @property
     def number(self) -> int:
@@ -174,12 +185,21 @@ class TracedDevice(msgspec.Struct, frozen=True):
     name: str | None = None
     major: _Generation | None = msgspec.field(name="computeMajor", default=None)
     minor: _Generation | None = msgspec.field(name="computeMinor", default=None)
+    warp: Any = msgspec.field(name="warpSize", default=None)
+
+    @property
+    def is_amd(self) -> bool:
+        """Its generation is none of NVIDIA's: gfx90a calls itself 9.0, as Hopper does."""
+        return self.warp == 64 or (self.name or "").startswith("AMD")
 
 
 class _TraceDocument(msgspec.Struct, frozen=True):
     events: list[msgspec.Raw] = msgspec.field(name="traceEvents")
     devices: list[TracedDevice] | None = msgspec.field(name="deviceProperties", default=None)
     runtime: _Number | str | None = msgspec.field(name="cuda_runtime_version", default=None)
+    distributed: Any = msgspec.field(name="distributedInfo", default=None)
+    host: Any = msgspec.field(name="host_name", default=None)
+    base_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
 
 
 class _EventHead(msgspec.Struct, frozen=True, gc=False):
@@ -200,6 +220,12 @@ class KinetoTrace:
     calls: list[RuntimeCall] = field(default_factory=list)
     ranges: list[HostRange] = field(default_factory=list)
     steps: list[ProfilerStep] = field(default_factory=list)
+    rank: int | None = None
+    """Of the process, where it knew; and how many there were."""
+    world: int | None = None
+    host: str = ""
+    base_ns: int = 0
+    """What times in the file are counted from: two traces of one machine may differ in it."""
 
 
 _HEAD = msgspec.json.Decoder(_EventHead)
@@ -212,7 +238,15 @@ _PROFILER_STEP = msgspec.json.Decoder(ProfilerStep)
 def decode(content: bytes, *, name: str) -> KinetoTrace:
     """The events of a trace; what is wrong with it is a `BadFile` of one line, in which `name` says of which file."""
     document = _document(content, name)
-    trace = KinetoTrace(document.devices or [], document.runtime)
+    said = document.distributed if isinstance(document.distributed, dict) else {}
+    trace = KinetoTrace(
+        document.devices or [],
+        document.runtime,
+        rank=_count(said.get("rank")),
+        world=_count(said.get("world_size")),
+        host=document.host if isinstance(document.host, str) else "",
+        base_ns=_count(document.base_ns, 2**62) or 0,
+    )
     for number, raw in enumerate(document.events, start=1):
         try:
             head = _HEAD.decode(raw)
@@ -230,6 +264,10 @@ def decode(content: bytes, *, name: str) -> KinetoTrace:
                 f"({error}): export it again"
             ) from None
     return trace
+
+
+def _count(value: Any, most: int = 10**7) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most else None
 
 
 def _sort(trace: KinetoTrace, category: str, name: msgspec.Raw, raw: msgspec.Raw) -> None:

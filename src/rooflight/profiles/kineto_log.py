@@ -7,29 +7,63 @@ open on its thread. The path of those is the kernel's label.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from rooflight.errors import BadFile
 from rooflight.ledger import Value
-from rooflight.profiles.kineto import MODULE, DeviceWork, Id, KinetoTrace, ProfilerStep, Thread, decode, open_ranges
-from rooflight.profiles.log import LoggedLaunch, LogText, MetricReading, ProfilerLog
+from rooflight.profiles.host_calls import host_calls
+from rooflight.profiles.kineto import (
+    MODULE,
+    DeviceWork,
+    Id,
+    KinetoTrace,
+    ProfilerStep,
+    RuntimeCall,
+    Sizes,
+    Thread,
+    decode,
+    open_ranges,
+)
+from rooflight.profiles.log import LoggedLaunch, LogText, MetricReading, ProfilerLog, dim3
+from rooflight.profiles.rocprof import in_blocks
 
+if TYPE_CHECKING:
+    from rooflight.profiles.gpu_calls import CalledOps
+
+MOST_TOLD = 50_000
+"""Kernels of a trace whose ops are made again, a fraction of a millisecond each."""
+_IN_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 _Key = tuple[str, Id | None]
 """What a kernel asks its path by: `call` and a correlation, or `op` and an external id."""
 
 
 def read(source: LogText) -> ProfilerLog:
     trace = decode(source.text.encode(), name=source.name)
+    return of_trace(trace, name=source.name)
+
+
+def of_trace(trace: KinetoTrace, *, name: str) -> ProfilerLog:
+    """`name` is that of the file, for messages."""
     if not trace.work:
-        raise BadFile(
-            f"{source.name} is a trace without GPU kernels: profile with ProfilerActivity.CUDA on a machine with a GPU"
-        )
+        from rooflight.profiles import cpu_trace  # torch, which tells what ops are made of
+
+        log = cpu_trace.read(trace, name=name)
+        totals, steps = _wall(trace.steps, on_gpu=False)
+        return replace(log, totals=totals, notes=(*log.notes, *steps))
     names = [host_range.name.removeprefix(MODULE) for host_range in trace.ranges]
     paths = {
         key: "/".join(names[position] for position in stack)
         for key, stack in open_ranges(trace.ranges, _launch_moments(trace))
     }
     first = min(work.ts for work in trace.work)
-    launches = tuple(_launch(work, first, paths) for work in trace.work)
+    calls = {call.args.correlation: call for call in reversed(trace.calls)}
+    calls.pop(None, None)
+    called = _called(trace)
+    owners = {} if called is None else called.owners
+    launches = tuple(
+        _launch(work, first, paths, calls.get(work.args.correlation), (owners[place],) if place in owners else ())
+        for place, work in enumerate(trace.work)
+    )
     notes = []
     if unknown := sum(launch.kind == "kernel" and not launch.label for launch in launches):
         notes.append(
@@ -45,21 +79,55 @@ def read(source: LogText) -> ProfilerLog:
         device=device,
         capability=capability,
         cuda=version_of(trace.runtime),
+        ops=() if called is None else called.ledger.ops,
+        storages=() if called is None else called.ledger.storages,
         totals=totals,
+        host_calls=host_calls(trace),
         notes=(*notes, *more, *steps),
     )
 
 
-def _launch(work: DeviceWork, first: float, paths: dict[_Key, str]) -> LoggedLaunch:
+def _launched_sizes(call: RuntimeCall | None) -> tuple[Sizes | None, Sizes | None]:
+    """Grid and block as ROCm notes them with the call. Calls of modules give the grid in threads."""
+    grid, block = (None, None) if call is None else (_sizes(call.args.grid), _sizes(call.args.block))
+    in_threads = call is not None and call.name in _IN_THREADS
+    return in_blocks(grid, block) if in_threads else grid, block
+
+
+def _sizes(value: Any) -> Sizes | None:
+    if not isinstance(value, list) or len(value) != 3:
+        return None
+    x, y, z = (size if type(size) is int and 0 <= size < 2**32 else None for size in value)
+    return dim3(x, y, z)
+
+
+def _called(trace: KinetoTrace) -> CalledOps | None:
+    """The ops of a trace that notes what they were called with; `None` of one that does not, or is very long."""
+    noted = any(len(item.args.dims) > len(b"null") for item in trace.ranges)
+    if not noted or len(trace.work) > MOST_TOLD:
+        return None
+    from rooflight.profiles.gpu_calls import called_ops  # torch, which makes the calls again
+
+    return called_ops(trace)
+
+
+def _launch(
+    work: DeviceWork, first: float, paths: dict[_Key, str], call: RuntimeCall | None, ops: tuple[int, ...]
+) -> LoggedLaunch:
     args = work.args
+    of_kernel = work.kind == "kernel" and args.grid is None
+    grid, block = _launched_sizes(call) if of_kernel else (args.grid, args.block)
     return LoggedLaunch(
         name=work.name,
         kind=work.kind,
-        grid=args.grid,
-        block=args.block,
+        ops=ops,
+        grid=grid,
+        block=block,
         stream=args.stream if isinstance(args.stream, int) else None,
         start_s=(work.ts - first) * 1e-6,
         time_s=work.dur * 1e-6,
+        launch_s=None if call is None else (call.ts - first) * 1e-6,
+        launch_time_s=None if call is None else call.dur * 1e-6,
         label=paths.get(("call", args.correlation)) or paths.get(("op", work.args.external)) or "",
         metrics={"copied_bytes": MetricReading(args.bytes, "byte")} if args.bytes is not None else {},
     )
@@ -79,14 +147,16 @@ def _device(trace: KinetoTrace) -> tuple[str | None, str | None, list[str]]:
     used = sorted({work.args.device for work in trace.work if isinstance(work.args.device, int)})
     devices = {device.id: device for device in trace.devices}
     device = devices.get(used[0] if used else 0)
+    if device is None and len({known.name for known in trace.devices}) == 1:
+        device = trace.devices[0]  # numbered otherwise than the kernels are, as by ROCm
     notes = [f"the trace covers {len(used)} GPUs, all of them in the totals"] if len(used) > 1 else []
     if device is None:
         return None, None, notes
-    capable = device.major is not None and device.minor is not None
+    capable = device.major is not None and device.minor is not None and not device.is_amd
     return device.name, f"{device.major}.{device.minor}" if capable else None, notes
 
 
-def _wall(steps: list[ProfilerStep]) -> tuple[dict[str, Value], list[str]]:
+def _wall(steps: list[ProfilerStep], *, on_gpu: bool = True) -> tuple[dict[str, Value], list[str]]:
     """The host's time for the profiler's steps."""
     times_us: dict[int, float] = {}
     for step in steps:
@@ -96,7 +166,8 @@ def _wall(steps: list[ProfilerStep]) -> tuple[dict[str, Value], list[str]]:
     names = ", ".join(f"ProfilerStep#{number}" for number in sorted(times_us)[:4])
     names += ", ..." if len(times_us) > 4 else ""
     notes = [f"the trace holds {len(times_us)} steps ({names}): the totals cover all of them"]
-    origin = f"torch profiler: duration of {names} on the host, which does not wait for the GPU"
+    waits = ", which does not wait for the GPU" if on_gpu else ""
+    origin = f"torch profiler: duration of {names} on the host{waits}"
     return {"wall_time_s": Value(sum(times_us.values()) * 1e-6, origin)}, notes if len(times_us) > 1 else []
 
 

@@ -11,13 +11,14 @@ from decimal import Decimal
 from functools import cached_property
 
 from rooflight.errors import BadFile
-from rooflight.ledger import KernelKind, Value
+from rooflight.ledger import HostCall, KernelKind, Op, Storage, Value
 
 Dim3 = tuple[int, int, int]
 COPIED = "copied_bytes"
 """What traces tell of copies and fills."""
 _MOST_COUNTED = 2**63 - 1
-_MOST_LAUNCHES = 1_000_000
+MOST_LAUNCHES = 1_000_000
+"""More a ledger should not hold."""
 _MOST_LINES = 20
 
 
@@ -95,6 +96,13 @@ class LoggedLaunch:
     stream: int | None = None
     start_s: float | None = None
     time_s: float | None = None
+    ops: tuple[int, ...] = ()
+    """Of `ProfilerLog.ops`, where the log tells what an op was called with."""
+    calls: int = 1
+    """Launches that it stands for, where the log has only the sum of them; `time_s` is of all."""
+    launch_s: float | None = None
+    """When the host began to launch it, on the clock of `start_s`, and how long that took it."""
+    launch_time_s: float | None = None
     label: str = ""
     metrics: dict[str, MetricReading] = field(default_factory=dict)
 
@@ -112,8 +120,14 @@ class ProfilerLog:
     capability: str | None = None
     """Compute capability, as `9.0`."""
     cuda: str | None = None
+    target: str = "cuda"
+    ops: tuple[Op, ...] = ()
+    """The calls that could be made again from what the log tells of them, with their costs."""
+    storages: tuple[Storage, ...] = ()
     totals: dict[str, Value] = field(default_factory=dict)
     """What the log tells of the whole and no launch can."""
+    host_calls: tuple[HostCall, ...] = ()
+    """What kept the host from launching, on the clock of the launches."""
     unmatched: tuple[str, ...] = ()
     """Notes on kernels that only one of two joined logs has: said first, for the logs may be of two programs."""
     notes: tuple[str, ...] = ()
@@ -158,9 +172,9 @@ def dim3(x: int | None, y: int | None, z: int | None) -> Dim3 | None:
 
 def check_launches(source: LogText, counts: list[int]) -> None:
     """Refuse a summary of more launches than a ledger should hold, before they are written out one by one."""
-    if sum(counts) > _MOST_LAUNCHES:
+    if sum(counts) > MOST_LAUNCHES:
         raise BadFile(
-            f"{source.name} tells of {sum(counts):,} launches, more than the {_MOST_LAUNCHES:,} that rooflight "
+            f"{source.name} tells of {sum(counts):,} launches, more than the {MOST_LAUNCHES:,} that rooflight "
             "imports: profile a shorter part"
         )
 

@@ -24,7 +24,6 @@ from rooflight.profiles.log import (
     LogText,
     ProfilerLog,
     cells_of,
-    check_launches,
     record,
     shown,
 )
@@ -36,6 +35,11 @@ _CALLS = ("instances", "calls", "count", "launches", "invocations")
 _TOTALS = ("total time", "total_time", "time", "duration", "gpu time", "gpu_time", "kernel time", "kernel_time")
 _MEANS = ("avg", "average", "mean", "avg time", "average time", "mean time", "avg_time", "average_time", "mean_time")
 _COLUMN = re.compile(r"(?P<name>.*?)\s*(?:\((?P<bracket>[^)]*)\)|\[(?P<square>[^\]]*)\]|_(?P<end>s|ms|us|µs|ns))?")
+_OF_THE_HOST = "num calls"
+"""A column of nsys' summaries of calls of the runtime and the system, whose rows have names and times too."""
+_ROCPROF = "totaldurationns"
+"""A column of rocprof's statistics, of kernels (kernel_stats.csv) and of calls (hip_api_stats.csv) alike."""
+_OF_API = re.compile(r"(__)?hip[A-Z]\w*|hsa_\w+|roctx\w*|hipblas\w*")
 _IS_NSYS = re.compile(r'^"?Time ?\(%\)"?,"?Total Time', re.MULTILINE)
 
 
@@ -48,6 +52,7 @@ class _TimeColumns:
     width: int
     unit: Unit
     mean: bool
+    rocprof: bool
 
 
 def is_one(text: str) -> bool:
@@ -60,22 +65,33 @@ def read(source: LogText) -> ProfilerLog:
     rows = [(row, *_times(row, columns)) for row in _rows(source, columns)]
     if not rows:
         raise source.bad(columns.line, "the table of times by kernel has a header and no rows")
-    check_launches(source, [calls for _, calls, _ in rows])
     nsys = _IS_NSYS.search(source.text) is not None
+    if all(_OF_API.fullmatch(row["name"]) for row, _, _ in rows):
+        raise source.bad(columns.line, "these are calls of the host, no kernels: give kernel_stats.csv")
     launches = tuple(
         LoggedLaunch(
-            name=row["name"], grid=_dim3(row["GridXYZ"]), block=_dim3(row["BlockXYZ"]), time_s=float(total / calls)
+            name=row["name"].removesuffix(" [clone .kd]"),
+            grid=_dim3(row["GridXYZ"]),
+            block=_dim3(row["BlockXYZ"]),
+            time_s=float(total),
+            calls=calls,
         )
         for row, calls, total in rows
-        for _ in range(calls)
+    )
+    tool, about, origin = (
+        ("nsys", "nsys summary by kernel", "nsys Total Time")
+        if nsys
+        else ("rocprof", "rocprof statistics of kernels", "rocprof TotalDurationNs")
+        if columns.rocprof
+        else ("a table of times", "times by kernel", "time by kernel")
     )
     return ProfilerLog(
-        tool="nsys" if nsys else "a table of times",
-        about="nsys summary by kernel" if nsys else "times by kernel",
+        tool=tool,
+        about=about,
         launches=launches,
-        time_origin="nsys Total Time / Instances" if nsys else "time by kernel",
+        time_origin=origin,
         is_summary=True,
-        notes=("the log is a summary: every launch of a kernel stands here with the average of all",),
+        notes=("the log is a summary: a row is all launches of a kernel, of which no single one is known",),
     )
 
 
@@ -88,17 +104,20 @@ def _header(source: LogText) -> _TimeColumns | None:
         matches = [(place, cell.strip(), _COLUMN.fullmatch(cell.strip())) for place, cell in enumerate(cells)]
         named = {match["name"].lower(): (place, match) for place, _, match in reversed(matches) if match is not None}
         whole = {cell.lower(): place for place, cell, _ in reversed(matches)}
+        if _OF_THE_HOST in whole:
+            continue
         name = next((whole[name] for name in _NAMES if name in whole), None)
-        time = next((name for name in (*_TOTALS, *_MEANS) if name in named and _unit(named[name][1]) is not None), None)
+        timed = [name for name in (*_TOTALS, *_MEANS) if name in named and _unit(named[name][1]) is not None]
+        time = _ROCPROF if _ROCPROF in named and "calls" in whole else next(iter(timed), None)
         if name is None or time is None:
             continue
         place, match = named[time]
-        unit = _unit(match)
+        unit = printed_unit("ns") if time == _ROCPROF else _unit(match)
         assert unit is not None
         calls = next((whole[name] for name in _CALLS if name in whole), None)
         places = {"name": name, "time": place, **({} if calls is None else {"calls": calls})}
         places.update({cell: place for place, cell, _ in matches if cell in ("GridXYZ", "BlockXYZ")})
-        return _TimeColumns(number, places, len(cells), unit, time in _MEANS)
+        return _TimeColumns(number, places, len(cells), unit, time in _MEANS, time == _ROCPROF)
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from rooflight.files import UNDECODABLE
-from rooflight.ledger import MathModes
+from rooflight.ledger import MathModes, Phase
 from rooflight.profiles.kineto import HostRange
 from rooflight.trace.meta_kernels import META_KERNELS
 from rooflight.trace.modules import ModuleTracker
@@ -104,6 +104,11 @@ class OperatorCalls:
     def is_composed(call: NotedCall) -> bool:
         """Does torch make other ops of it before any device sees it?"""
         return _is_composed(call.name)
+
+    @staticmethod
+    def is_composition(packet: str) -> bool:
+        """The same of all its overloads but those that write into `out`, where nothing tells which it was."""
+        return _is_composition(packet)
 
     @staticmethod
     def recorder(modes: MathModes) -> Recorder:
@@ -206,6 +211,28 @@ def _fits(argument: Any, kind: str) -> bool:
 @cache
 def _is_composed(name: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"))
+
+
+@cache
+def _is_composition(packet: str) -> bool:
+    overloads = [str(schema.overload_name) for schema in _schemas(packet)]
+    names = [f"{packet}.{name}" if name else packet for name in overloads if not name.endswith("out")]
+    return bool(names) and all(map(_is_known_as_composed, names))
+
+
+def _is_known_as_composed(name: str) -> bool:
+    try:
+        return _is_composed(name)
+    except RuntimeError:  # TorchScript has operators that the dispatcher does not know
+        return False
+
+
+def phase_of(names: Iterable[str]) -> Phase:
+    """The part of a step that an op belongs to, by the names of the ranges around it."""
+    names = list(names)
+    if any(name.startswith("Optimizer.step") for name in names):
+        return "optimizer"
+    return "backward" if any(name.startswith("autograd::engine") for name in names) else "forward"
 
 
 @cache
