@@ -19,20 +19,19 @@ from pathlib import Path
 from statistics import median
 from textwrap import fill
 
-import msgspec
-
 from rooflight.analysis import traffic_causes as traffic_model
 from rooflight.analysis.cause import Account, Explained, account
-from rooflight.analysis.flop_causes import explain_flops
-from rooflight.analysis.instruction_counts import FOLDER, Instructions, InstructionTable, elements, point_of
+from rooflight.analysis.counted_kernels import table_of
+from rooflight.analysis.flop_causes import explain_flops, work_of_ops
+from rooflight.analysis.instruction_counts import Instructions
 from rooflight.analysis.memory_causes import explain_memory
 from rooflight.analysis.time_causes import explain_time
 from rooflight.analysis.traffic_causes import explain_traffic
-from rooflight.files import load, read_bytes
+from rooflight.files import load
 from rooflight.ledger import Header, Ledger
 from rooflight.metrics import CUDA_FLOPS
 from rooflight.recordings import PREFIX, names
-from rooflight.summary.facts import op_values
+from rooflight.summary.facts import op_values, useful_flops_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "why.md"
@@ -187,28 +186,23 @@ def micro_table(explained: Callable[[str], Sequence[Explained]], read: Callable[
                      f"{part(math.fsum(abs(row.unexplained) for row in rows), whole, signed=False) or '0.00'}% |")  # fmt: skip
     told = [left_out(read(section)) for section in sections if section.startswith("others-")]
     lines += ["", fill(
-        "Ops without matrix work are predicted from the nearest counted one. Of "
+        "Ops without matrix work are predicted from counts of the same kernels. Of "
         + " and ".join(f"{len(errors):,} in {kind}" for kind, (errors, _) in zip(("bf16", "fp32"), told, strict=True))
-        + ", each left out of the table in its turn, "
+        + ", by a table of every second other op, "
         + " and ".join(f"{median(errors):.1%}" for errors, _ in told) + " is the median error, and "
         + " and ".join(f"{wrong:.0%}" for _, wrong in told) + " of their FLOPs are wrong.", 120)]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 def left_out(source: Ledger) -> tuple[list[float], float]:
-    """Errors of ops told without themselves, and what is told wrong of all their FLOPs."""
-    table = msgspec.json.decode(read_bytes(FOLDER / "h200.json.gz", what="table of counted ops"), type=InstructionTable)
+    """Errors of every second op told by a table of the others, and what is told wrong of all their FLOPs."""
+    table = Instructions(table_of("h200", [source], lambda index: index % 2 == 0))
     errors, wrong, whole = [], 0.0, 0.0
-    for op, values in zip(source.ops, op_values(source), strict=True):
+    for work, values in zip(work_of_ops(source, table), op_values(source), strict=True):
         counted = sum(values[name].value for name in CUDA_FLOPS if name in values)
-        point = point_of(op, counted)
-        if point is None or not counted:
+        if not counted or not work.op.index % 2 or useful_flops_of(work.op):
             continue
-        same = msgspec.structs.astuple(point)[:-1]
-        others = tuple(one for one in table.points if one.name == point.name
-                       and msgspec.structs.astuple(one)[:-1] != same)  # fmt: skip
-        told = Instructions(InstructionTable("h200", "", others)).near(point, elements(op))
-        off = abs((told.flops if told is not None else 0.0) - counted)
+        off = abs(sum(cause.amount for cause in work.causes) - counted)
         errors.append(off / counted)
         wrong, whole = wrong + off, whole + counted
     return errors, wrong / whole

@@ -32,7 +32,9 @@ Unit = Literal[
     "word",
 ]
 """`part`: of a whole, 0.38; `percent`: the same times 100; `times`: how many times another."""
-Group = Literal["by formula", "counted", "time", "speed", "under the roofs", "advice", "memory", "many GPUs"]
+Group = Literal[
+    "by formula", "counted", "inferred", "time", "speed", "under the roofs", "advice", "memory", "many GPUs"
+]
 Bound = Literal["compute", "memory", "host"]
 Side = Literal["compute", "memory"]
 Fit = Literal["fits", "barely", "does not fit"]
@@ -272,6 +274,9 @@ QUANTITIES: dict[str, Metric] = _named((
                                  "in which its host works", additive=True),
     _time("gpu_span_s", "GPU span", "from the start of a region's first work on the GPU to the end of its last, "
                                     "gaps included"),
+    _time("core_wait_s", "waited for a core", "the longest that a thread of an op on a CPU could have run and did not"),
+    Metric("page_faults", "count", "page faults", "pages of memory that the kernel handed out while an op ran on a CPU",
+           "time", additive=True),
     Metric("executions", "count", "executions", "how many times a region was run", "time"),
     Metric("timed_executions", "count", "timed", "how many of them were timed; the time is their median", "time"),
     # Memory, as torch's allocator sees it.
@@ -295,6 +300,15 @@ QUANTITIES: dict[str, Metric] = _named((
     _memory("peak_resident_bytes", "peak resident", "most memory of the process; origin: since when"),
     # Between the processes of one step.
     Metric("all_reduced_bytes", "byte", "all-reduced", "gradients that a rank gave to all-reduce", "counted"),
+    _time("computing_s", "computing", "the time in which a rank works at anything but collectives"),
+    _time("communicating_s", "communicating", "the time in which a collective is under way on a rank that has come"),
+    _time("hidden_s", "hidden", "the part of communicating in which the rank computes as well"),
+    _time("waiting_s", "waiting", "the part of communicating before the last rank has come; of a collective, that of "
+                                  "all ranks together"),
+    _time("skew_s", "skew", "from the first rank's arrival at a collective to the last one's"),
+    _time("transfer_s", "transfer", "from the last rank's arrival at a collective to its end"),
+    Metric("last_rank", "count", "last rank", "the rank that came last to a collective: the others waited for it",
+           "time"),
 ))  # fmt: skip
 """What a `Measurement` holds by name."""
 
@@ -323,6 +337,11 @@ DERIVED: dict[str, Metric] = _named((
     Metric("dram_intensity", "flop/byte", "FLOP/B, DRAM", "executed FLOPs per byte of DRAM traffic", "counted"),
     Metric("unexplained", "part", "unexplained", "executed FLOPs that no cause explains, sum of the absolute values "
                                                  "of all ops, as part of the useful", "counted"),
+    Metric("inferred_flops", "flop", "executed, inferred", "executed FLOPs of a step without counters: the useful "
+           "ones, tile padding, fast algorithms and others, by kernel names, grids and shapes", "inferred"),
+    Metric("inferred_dram_bytes", "byte", "DRAM, inferred", "DRAM bytes of a step without counters: the compulsory "
+           "ones through a played L2 cache", "inferred"),
+    Metric("inferred_hfu", "part", "HFU, inferred", "HFU with inferred instead of counted FLOPs", "inferred"),
     Metric("share", "part", "share", "part of the step's useful FLOPs, or of its kernels' time where a table says so",
            "by formula"),
     Metric("busy_share", "part", "busy", "GPU-busy time as part of the wall time", "time"),

@@ -249,7 +249,9 @@ def test_blocks_are_read_as_they_are_written(tmp_path: Path) -> None:
 
 def mentioned(text: str) -> list[str]:
     """Every command that the text mentions, without comments and without what was left out."""
-    lines = [re.split(r"\s+#|\\$|\s(?:&&|\||;|>|2>)\s", found)[0].strip() for found in MENTIONED.findall(text)]
+    # Inside quotes a sign is not the shell's: an even number of them follows one that is.
+    ends = r"\s+#|\\$|\s(?:&&|\||;|>|2>)\s(?=[^']*(?:'[^']*'[^']*)*$)"
+    lines = [re.split(ends, found)[0].strip() for found in MENTIONED.findall(text)]
     return [line for line in dict.fromkeys(lines) if len(line.split()) > 1]
 
 

@@ -358,8 +358,8 @@ def test_regions_of_two_programs_are_put_side_by_side_too():
 def test_two_ledgers_are_put_side_by_side():
     found = make(["recorded:h200/resnet50-infer-fp32", "recorded:h200/resnet50-infer-bf16"])
     names = [section.name for section in found.sections]
-    assert names[:3] == ["totals", "layers", "why"]
-    assert [chart.name for chart in found.charts][:3] == ["roofline", "roofline-a", "roofline-b"]
+    assert names[:3] == ["totals", "why", "layers"]
+    assert [chart.name for chart in found.charts][:4] == ["waterfall", "roofline", "roofline-a", "roofline-b"]
     tree = next(found.trees)
     conv1 = row(tree, "conv1")
     a, b = (column(tree, f"time {side}").values[conv1] for side in "AB")

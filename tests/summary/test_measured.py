@@ -18,7 +18,7 @@ from rooflight.formatting import quotient, seconds, share, signed_percent
 from rooflight.ledger import FORMAT_VERSION, LOSS, OPTIMIZER, Kernel, Ledger, Measurement, Module, Tensor, Value, total
 from rooflight.reporting.charts import memory_course
 from rooflight.reporting.sections import measure_tables, measure_text
-from rooflight.reporting.sections.kernel_tables import KernelGroup
+from rooflight.reporting.sections.kernel_groups import KernelGroup
 from rooflight.reporting.sections.layer_rows import fold_measured, members_of
 from rooflight.reporting.sections.ledger_data import ledger_data, measured_totals
 from rooflight.reporting.table import kernel_name

@@ -12,10 +12,10 @@ from rooflight_docs.markdown import cell, code, table
 
 STRUCTS: tuple[type, ...] = (
     ledger.Ledger, ledger.Header, ledger.MathModes, ledger.Module, ledger.Storage, ledger.Op, ledger.Tensor,
-    ledger.Cost, ledger.Kernel, ledger.Measurement, ledger.Value,
+    ledger.Cost, ledger.Kernel, ledger.Measurement, ledger.HostCall, ledger.Value,
 )  # fmt: skip
 """In the order in which one meets them."""
-ALIASES = ("Phase", "Kind", "StepKind", "Execution", "Category", "KernelKind", "Scope", "Dtype")
+ALIASES = ("Phase", "Kind", "StepKind", "Execution", "Category", "KernelKind", "HostCallKind", "Scope", "Dtype")
 _UNITS = {"flop": "FLOP", "byte": "byte", "second": "s", "count": "count"}
 
 
@@ -25,7 +25,7 @@ def page() -> str:
         f"The format has version {ledger.FORMAT_VERSION}. {_prose(about)}\n",
         "```text\nLedger\n├── header        Header, with MathModes\n├── modules[]     Module\n"
         "├── storages[]    Storage\n├── ops[]         Op, with Tensor and Cost\n├── kernels[]     Kernel, with Value\n"
-        "└── measurements[]  Measurement, with Value\n```\n",
+        "├── measurements[]  Measurement, with Value\n└── host_calls[]  HostCall\n```\n",
         "Fields that have their default are left out of the file. Unknown fields are refused. All units are SI.\n",
     ]
     parts += [_struct(one) for one in STRUCTS]

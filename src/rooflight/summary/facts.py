@@ -119,9 +119,10 @@ def facts(ledger: Ledger) -> list[MeasuredFact]:
         if kernel.kind == "primitive":
             continue  # a CPU library's work: its time is part of the op's
         values: dict[str, Number] = {name: value.value for name, value in kernel.quantities.items()}
-        values["kernels"] = 1
+        if kernel.kind != "op":
+            values["kernels"] = kernel.calls
         if kernel.time_s is not None:
-            values["kernel_time_s"] = kernel.time_s
+            values["host_time_s" if kernel.kind == "op" else "kernel_time_s"] = kernel.time_s
         names_of_ops = covered.get(frozenset(kernel.ops), set())
         if left := {name: value for name, value in values.items() if name not in names_of_ops}:
             measured.append(_fact(kernel.ops, left, shared))

@@ -322,7 +322,7 @@ def _kernels(judge: Judge, ledger: Ledger) -> list[RooflineMark]:
                 place,
                 module=ALL_KERNELS if is_whole else "",
                 family=OTHER if is_whole else family_of_kernel(group.name),
-                count=len(group.kernels),
+                count=group.calls,
             )
         )
     return marks

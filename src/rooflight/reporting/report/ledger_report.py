@@ -9,6 +9,7 @@ from dataclasses import replace
 from rooflight import formatting, recordings, summary
 from rooflight.analysis import verdict_text
 from rooflight.analysis.comparison.sides import with_its_estimate
+from rooflight.analysis.inferred_counts import inferred_hfu, inferred_step
 from rooflight.analysis.verdict_text import far_text
 from rooflight.errors import RooflightError
 from rooflight.files import load
@@ -99,6 +100,13 @@ def _measured(context: ReportContext) -> Iterator[Fact]:
         parts += [f"{quotient(over)} × in ops with matrix work"] if over is not None else []
         parts += [f"DRAM {whole_bytes(sums.dram_bytes)}"] if sums.dram_bytes is not None else []
         yield Fact("executed FLOPs, counted", whole_count(sums.executed_flops), " · ".join(parts))
+    elif (inferred := inferred_step(measured)) is not None:
+        parts = [] if inferred.dram_bytes is None else [f"DRAM {whole_bytes(inferred.dram_bytes)}"]
+        hfu = inferred_hfu(measured, inferred)
+        parts += [] if hfu is None else [f"HFU {formatting.percent(hfu)}"]
+        parts += [f"{len(inferred.untold):,} ops are not in it"] if inferred.untold else []
+        parts.append("all by kernel names, grids and shapes")
+        yield Fact("executed FLOPs, inferred, not counted", whole_count(inferred.executed), " · ".join(parts))
 
 
 def _predicted_time(context: ReportContext) -> Iterator[Fact]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -14,95 +12,23 @@ from rooflight.formatting import seconds, whole_bytes
 from rooflight.ledger import Kernel, Ledger, Value
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, QUANTITIES, TENSOR_FLOPS, Number, ratio
 from rooflight.reporting.columns import column
+from rooflight.reporting.sections.collective_tables import collective_data
+from rooflight.reporting.sections.kernel_groups import COPIED, SEVERAL, By, KernelGroup, groups
 from rooflight.reporting.table import Cell, Cells, Column, Label, Table, kernel_name, table_of
-
-By = Literal["kernel", "launch", "range"]
-SEVERAL = "several"
-COPIED = "copied_bytes"
-"""Of copies and fills; the others are quantities of kernels."""
-
-
-@dataclass(frozen=True)
-class KernelGroup:
-    """Launches that share a row. A sum is unknown (`None`) when one of its launches has no value."""
-
-    name: str
-    kernels: Sequence[Kernel]
-    gathered: bool = False
-    """A total, or the rest of a table: its launches have nothing else in common."""
-
-    def sum(self, name: str) -> Number | None:
-        counted = [kernel for kernel in self.kernels if (kernel.kind in ("copy", "set")) == (name == COPIED)]
-        values = [kernel.quantities[name].value for kernel in counted if name in kernel.quantities]
-        return sum(values) if values and len(values) == len(counted) else None
-
-    def sum_known(self, names: Sequence[str]) -> Number | None:
-        """The sum of those quantities that were counted; unknown when one of them misses a launch."""
-        sums = [self.sum(name) for name in names if any(name in kernel.quantities for kernel in self.kernels)]
-        counted = [value for value in sums if value is not None]
-        return sum(counted) if counted and len(counted) == len(sums) else None
-
-    @property
-    def time_s(self) -> float | None:
-        times = [kernel.time_s for kernel in self.kernels if kernel.time_s is not None]
-        return math.fsum(times) if times and len(times) == len(self.kernels) else None
-
-    @property
-    def tensor_flops(self) -> Number | None:
-        return self.sum_known(TENSOR_FLOPS)
-
-    @property
-    def cuda_flops(self) -> Number | None:
-        return self.sum_known(CUDA_FLOPS)
-
-    @property
-    def flops(self) -> Number | None:
-        """By tensor and CUDA cores together; unknown when one of the two was not counted."""
-        tensor, cuda = self.tensor_flops, self.cuda_flops
-        return None if tensor is None or cuda is None else tensor + cuda
-
-    @property
-    def flops_per_s(self) -> float | None:
-        return ratio(self.flops, self.time_s)
-
-    @property
-    def dram_bytes(self) -> Number | None:
-        read, written = (self.sum(name) for name in DRAM_BYTES)
-        return None if read is None or written is None else read + written
-
-    @property
-    def intensity(self) -> float | None:
-        """Executed FLOPs for every byte of DRAM traffic."""
-        return ratio(self.flops, self.dram_bytes)
-
-    def shared(self, pick: Callable[[Kernel], Any]) -> Any:
-        """What all of its launches have in common; `several` if they differ."""
-        if self.gathered:
-            return ""
-        kinds = {pick(kernel) for kernel in self.kernels}
-        return kinds.pop() if len(kinds) == 1 else SEVERAL
-
-
-def groups(ledger: Ledger, by: By = "kernel") -> list[KernelGroup]:
-    """Launches in the order of the log, or groups of them: those that took longest first, else those that did most."""
-    if by == "launch":
-        return [KernelGroup(kernel.name, [kernel]) for kernel in ledger.kernels]
-    members: dict[str, list[Kernel]] = {}
-    for kernel in ledger.kernels:
-        members.setdefault(kernel.name if by == "kernel" else kernel.label, []).append(kernel)
-    kinds = [KernelGroup(name, kernels) for name, kernels in members.items()]
-    if any(group.time_s is not None for group in kinds):  # of two logs that were joined, some may have none
-        return sorted(kinds, key=lambda group: -(group.time_s or 0.0))
-    return sorted(
-        kinds, key=lambda group: -(group.flops or group.tensor_flops or group.cuda_flops or group.dram_bytes or 0)
-    )
-
+from rooflight.summary.facts import step_values, steps_of_ranks
 
 NAME_WIDTH = 46
 _FLOPS_SMALL_PRINT = (
     "FLOPs are executed ones, as counted: a multiply-add is 2, padding is included; CUDA FLOPs are the CUDA cores' "
     "add + mul + 2 × fma; FLOP/B = all FLOPs / (DRAM read + written); – is unknown, 0 was counted."
 )
+_ESTIMATED_FLOPS = column(
+    "flops",
+    heading="est. FLOPs",
+    raw="estimated_flops",
+    about="all that the op must compute, by its formula and the shapes that the log notes",
+)
+_ESTIMATED_BYTES = column("bytes", heading="est. bytes", raw="estimated_bytes", optional=2)
 _TIMES_SMALL_PRINT = (
     "GPU busy is the time in which at least one kernel, copy or fill ran; where they overlap, their sum is larger."
 )
@@ -119,6 +45,7 @@ _ROWS = {
     "wall_time_s": "wall time",
     "gpu_busy_s": "GPU busy",
     "kernel_time_s": "sum of kernel times",
+    "host_time_s": "sum of ops' times",
     "flops_per_s": "rate",
 }
 _MOVED = (*DRAM_BYTES, "l2_bytes", "l1_bytes", COPIED)
@@ -129,14 +56,14 @@ def kernel_table(ledger: Ledger, by: By = "kernel", *, top: int | None = None, n
     rows = groups(ledger, by)
     if top is not None and len(rows) > top + 1:
         rest = [kernel for group in rows[top:] for kernel in group.kernels]
-        rows = [*rows[:top], KernelGroup(f"… {len(rows) - top:,} more", rest, gathered=True)]
+        rows = [*rows[:top], KernelGroup(f"… {len(rows) - top:,} more", rest, gathered=True, ops=ledger.ops)]
     rows.append(_whole(ledger))
-    columns = _columns(by, name_width, rows[-1].time_s)
+    columns = _columns(by, "op" if _is_of_cpu(ledger) else "kernel", name_width, rows[-1].time_s)
     return table_of(columns, rows, has_total=True, leave_out=_is_idle)
 
 
 def _whole(ledger: Ledger) -> KernelGroup:
-    return KernelGroup("total", ledger.kernels, gathered=True)
+    return KernelGroup("total", ledger.kernels, gathered=True, ops=ledger.ops)
 
 
 def _is_idle(column: Column, cells: Sequence[Cell]) -> bool:
@@ -144,13 +71,17 @@ def _is_idle(column: Column, cells: Sequence[Cell]) -> bool:
     return all(cell is None or cell in ("", SEVERAL) for cell in cells)
 
 
-def _columns(by: By, width: int, time_s: float | None) -> Cells[KernelGroup]:
-    what = "range" if by == "range" else "kernel"
+def _is_of_cpu(ledger: Ledger) -> bool:
+    return any(kernel.kind == "op" for kernel in ledger.kernels)
+
+
+def _columns(by: By, what: str, width: int, time_s: float | None) -> Cells[KernelGroup]:
+    what = "range" if by == "range" else what
     columns: Cells[KernelGroup] = [(Column(what, right=False), lambda group: _label(group, by, width))]
     if by == "launch":
         columns.append((Column("range", _end, right=False, optional=5), _range))
     else:
-        columns.append((column("calls"), lambda group: len(group.kernels)))
+        columns.append((column("calls"), lambda group: group.calls))
     if by != "range":
         columns.append((Column("grid", _size, optional=3), lambda group: group.shared(lambda kernel: kernel.grid)))
         columns.append((Column("block", _size, optional=4), lambda group: group.shared(lambda kernel: kernel.block)))
@@ -162,10 +93,23 @@ def _columns(by: By, width: int, time_s: float | None) -> Cells[KernelGroup]:
         (Column("CUDA FLOPs", formatting.count, raw="cuda_flops"), lambda group: group.cuda_flops),
         (column("dram_bytes_read", heading="DRAM read", optional=2), lambda group: group.sum("dram_bytes_read")),
         (column("dram_bytes_written", heading="DRAM write", optional=2), lambda group: group.sum("dram_bytes_written")),
+        (_ESTIMATED_FLOPS, lambda group: _estimated(group, "work_flops")),
+        (_ESTIMATED_BYTES, lambda group: _estimated(group, "bytes")),
+        (column("flops_per_s", heading="est. FLOP/s", write=formatting.count, raw="estimated_flops_per_s"), _speed),
         (Column("copied", _copied, optional=2, raw="copied_bytes"), _copies),
         (column("flops_per_s", write=formatting.count, optional=1), lambda group: group.flops_per_s),
         (column("intensity", raw="flops_per_byte", optional=7), lambda group: group.intensity),
     ]
+
+
+def _estimated(group: KernelGroup, name: str) -> Number | None:
+    sums = group.estimate
+    return None if sums is None else getattr(sums, name)
+
+
+def _speed(group: KernelGroup) -> float | None:
+    """Of what must be computed; of all rows together none, for most of their time is others'."""
+    return None if group.gathered else ratio(_estimated(group, "work_flops"), group.time_s)
 
 
 def _label(group: KernelGroup, by: By, width: int) -> Label:
@@ -242,9 +186,20 @@ def _exactly(name: str, value: Number) -> str:
     return f"{value:.9g} s" if name.endswith("_s") else formatting.exact(value)
 
 
+_SUMMED = (COPIED, "kernel_time_s", "host_time_s")
+"""Of several ranks, as the rows of the table are."""
+
+
 def totals(ledger: Ledger) -> dict[str, Value]:
-    """The measurement over all of the log."""
-    return dict(next((row.quantities for row in ledger.measurements if row.scope == "step"), {}))
+    """The measurement over all of the log; of several ranks counts are summed, of most times the longest stands."""
+    steps = steps_of_ranks(ledger)
+    values = step_values(steps)
+    for name in _SUMMED if len(steps) > 1 else ():
+        parts = [own[name] for own in steps.values() if name in own]
+        if parts:
+            whole = sum(value.value for value in parts)
+            values[name] = Value(whole, f"{parts[0].origin} on the first of {len(parts)} ranks, sum of all")
+    return values
 
 
 def flop_count_line(ledger: Ledger) -> str | None:
@@ -272,11 +227,14 @@ def small_print(ledger: Ledger) -> tuple[str, ...]:
 def headline(ledger: Ledger) -> str:
     """`mnist_conv2_64_tf32 · ncu CSV, raw page · 4 kernels · NVIDIA H200 (capability 9.0)`."""
     header = ledger.header
-    count = sum(kernel.kind == "kernel" for kernel in ledger.kernels)
-    others = len(ledger.kernels) - count
-    parts = [header.model, header.conditions.get("log", "imported log"), f"{count:,} kernel{'s' if count != 1 else ''}"]
-    if others:
-        parts[-1] += f", {others:,} copies and fills"
+    parts = [header.model, header.conditions.get("log", "imported log")]
+    if (ranks := len(steps_of_ranks(ledger))) > 1:
+        parts.append(f"{ranks:,} ranks")
+    if _is_of_cpu(ledger):
+        return " · ".join([*parts, f"{len(ledger.kernels):,} calls of ops"])
+    count = sum(kernel.calls for kernel in ledger.kernels if kernel.kind == "kernel")
+    others = _whole(ledger).calls - count
+    parts.append(f"{count:,} kernel{'s' if count != 1 else ''}{f', {others:,} copies and fills' if others else ''}")
     capability = header.target.removeprefix("cuda:") if header.target.startswith("cuda:") else ""
     shown = f"capability {capability[:-1]}.{capability[-1]}" if capability else ""
     if header.device:
@@ -301,12 +259,29 @@ def log_data(ledger: Ledger) -> dict[str, Any]:
             **{name: getattr(whole, name) for name in _SUMS},
         },
         "origins": {**origins, **{name: value.origin for name, value in values.items()}},
-        "kernels": [_row(kernel) for kernel in ledger.kernels],
+        **_of_ranks(ledger),
+        "kernels": [{**_row(kernel), **_estimates(kernel, ledger)} for kernel in ledger.kernels],
     }
 
 
+def _of_ranks(ledger: Ledger) -> dict[str, Any]:
+    """Each rank for itself, and what they did together, where the log is of several."""
+    steps = steps_of_ranks(ledger)
+    if len(steps) < 2:
+        return {}
+    ranks = [{"rank": rank, **{name: value.value for name, value in own.items()}} for rank, own in steps.items()]
+    return {"ranks": ranks, "collectives": collective_data(ledger)}
+
+
+def _estimates(kernel: Kernel, ledger: Ledger) -> dict[str, Any]:
+    """Beside the time, where some row of the log tells what it was called with."""
+    group = KernelGroup(kernel.name, [kernel], ops=ledger.ops)
+    names = {"estimated_flops": "work_flops", "estimated_bytes": "bytes"} if ledger.ops else {}
+    return {name: _estimated(group, sums) for name, sums in names.items()}
+
+
 def _row(kernel: Kernel) -> dict[str, Any]:
-    fields = ("name", "kind", "label", "grid", "block", "stream", "start_s", "time_s")
+    fields = ("name", "kind", "label", "grid", "block", "stream", "start_s", "time_s", "calls")
     return {
         **{name: getattr(kernel, name) for name in fields},
         "quantities": {name: value.value for name, value in kernel.quantities.items()},

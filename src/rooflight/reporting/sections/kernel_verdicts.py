@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rooflight.analysis.verdicts import Judge, Verdict
 from rooflight.ledger import Ledger
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS, Number
-from rooflight.reporting.sections.kernel_tables import KernelGroup, groups
+from rooflight.reporting.sections.kernel_groups import KernelGroup, groups
 from rooflight.summary.sums import OpGroup, Whole
 
 ALL_KERNELS = "all kernels"
@@ -28,7 +28,7 @@ def all_of(some: Sequence[KernelGroup]) -> KernelGroup:
 
 def kernel_verdict(judge: Judge, group: KernelGroup) -> Verdict:
     """As counted; without a place where a counter is missing, and why."""
-    plain = Verdict(name=group.name, time_s=group.time_s, kernels=len(group.kernels))
+    plain = Verdict(name=group.name, time_s=group.time_s, kernels=group.calls)
     if group.flops is None or group.dram_bytes is None:
         what = "FLOPs were" if group.flops is None else "DRAM bytes were"
         return Verdict(name=group.name, time_s=group.time_s, reason=f"not all of its {what} counted")

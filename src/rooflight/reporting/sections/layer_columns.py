@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal
 import msgspec
 
 from rooflight import formatting, summary
+from rooflight.analysis.inferred_counts import InferredOp, inferred_step
 from rooflight.formatting import giga, tera, whole_count
 from rooflight.ledger import QUANTITIES, Ledger, Totals, total
 from rooflight.metrics import ratio
@@ -201,6 +202,7 @@ def measured_columns(measured: Measured, times: str = "") -> list[LayerColumn[Me
         quantity("host_time_s", "CPU time"),
         LayerColumn(lambda row: row.share, column("share", optional=3), column("share", about=about), place=21),
         *_work_and_traffic(counted=measured.total.executed_flops is not None),
+        *_inferred(measured),
         *_rates(measured),
         quantity("growth_bytes", optional=11),
         quantity("workspace_bytes", optional=10),
@@ -246,6 +248,22 @@ def _work_and_traffic(*, counted: bool) -> list[LayerColumn[MeasuredRow]]:
         ),
         quantity("l2_bytes", "L2", optional=9),
         quantity("l1_bytes", "L1", optional=9),
+    ]
+
+
+def _inferred(measured: Measured) -> list[LayerColumn[MeasuredRow]]:
+    """Beside nothing that was counted, and headed so that nobody takes it for that."""
+    sums = inferred_step(measured)
+    if sums is None:
+        return []
+
+    def of(pick: Callable[[InferredOp], float | None]) -> Callable[[MeasuredRow], float | None]:
+        return lambda row: sums.of(row.group.ops, pick)
+
+    flops, traffic = column("inferred_flops", optional=1), column("inferred_dram_bytes", optional=2)
+    return [
+        LayerColumn(of(lambda one: one.executed), flops, flops, place=30, side="measurement"),
+        LayerColumn(of(lambda one: one.dram_bytes), traffic, traffic, place=33, side="measurement"),
     ]
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from rooflight import summary
+from rooflight.analysis.inferred_counts import inferred_step
 from rooflight.ledger import QUANTITIES, Kernel, Ledger, Op, Totals, Value, total
+from rooflight.reporting.sections.inferred_text import inferred_data
 from rooflight.reporting.sections.layer_columns import estimate_fields, sum_fields
 from rooflight.summary.facts import op_values
 from rooflight.summary.measured import Measured, is_measured
@@ -90,6 +92,7 @@ def measured_totals(measured: Measured) -> dict[str, Any]:
         "host_bound": is_host_bound(measured),
         "rates": msgspec.to_builtins(rates(measured)),
         "utilisation": msgspec.to_builtins(utilisation(measured)),
+        "inferred": inferred_data(measured),
         "attributed_time_s": {
             name: measured.attributed[n] for n, name in ((1, "one_op"), (2, "several_ops"), (0, "no_op"))
         },
@@ -145,6 +148,9 @@ def _add_measured(data: dict[str, Any], measured: Measured) -> None:
     data["totals"]["measured"]["of_no_module"] = by_path
     for row, quantities in zip(data["ops"], op_values(measured.ledger), strict=True):
         row["measured"] = _values(quantities) if quantities else None
+    sums = inferred_step(measured)
+    for inferred in sums.rows if sums is not None else ():
+        data["ops"][inferred.op.index]["inferred"] = _values(inferred.values())
     data["kernels"] = [_kernel(kernel) for kernel in measured.ledger.kernels]
 
 

@@ -8,8 +8,16 @@ from rooflight import formatting, summary
 from rooflight.ledger import Header, Ledger, total
 from rooflight.reporting.charts import memory_course
 from rooflight.reporting.document import DEPTH, Document, table_sections
-from rooflight.reporting.sections import estimate_tables, kernel_tables, measure_tables, measure_text, region_tables
-from rooflight.reporting.sections.kernel_tables import By as ByKernel
+from rooflight.reporting.sections import (
+    collective_tables,
+    estimate_tables,
+    kernel_tables,
+    measure_tables,
+    measure_text,
+    region_tables,
+)
+from rooflight.reporting.sections.inferred_text import inferred_line, inferred_notes
+from rooflight.reporting.sections.kernel_groups import By as ByKernel
 from rooflight.reporting.sections.ledger_data import ledger_data
 from rooflight.reporting.table import Table
 from rooflight.summary import By
@@ -237,7 +245,7 @@ def measure_document(
 ) -> Document:
     """What the silicon did in a step."""
     measured = Measured(ledger)
-    said = [*_notes(ledger), *measure_text.remarks(measured)]
+    said = [*_notes(ledger), *measure_text.remarks(measured), *inferred_notes(measured)]
     said += [f"conditions: {line}"] if (line := measure_text.conditions(ledger)) else []
     said += [coverage(ledger)] if ledger.ops else []
     small = [f"from {line}" for line in measure_text.provenance(measured)]
@@ -299,11 +307,21 @@ def log_document(
             data=lambda: region_tables.region_data(ledger, exit_code=exit_code),
         )
     counted = kernel_tables.flop_count_line(ledger)
+    tables = [kernel_tables.kernel_table(ledger, by, top=top), kernel_tables.totals_table(ledger)]
+    together = collective_tables.collectives_of(ledger)
+    tables = [collective_tables.rank_table(ledger), collective_tables.collective_table(ledger), *tables]
+    measured = Measured(ledger)
+    inferred = inferred_line(measured)
     return Document(
         title=kernel_tables.headline(ledger),
-        sections=table_sections([kernel_tables.kernel_table(ledger, by, top=top), kernel_tables.totals_table(ledger)]),
-        notes=(*((counted,) if counted else ()), *_notes(ledger)),
-        small_print=(*kernel_tables.origins(ledger), *kernel_tables.small_print(ledger)),
+        lines=(inferred,) if inferred else (),
+        sections=table_sections(tables),
+        notes=(*((counted,) if counted else ()), *_notes(ledger), *inferred_notes(measured)),
+        small_print=(
+            *((collective_tables.CONVENTIONS,) if together else ()),
+            *kernel_tables.origins(ledger),
+            *kernel_tables.small_print(ledger),
+        ),
         rows=lambda: kernel_tables.kernel_table(ledger, by, top=rows_top),
         data=lambda: kernel_tables.log_data(ledger),
     )

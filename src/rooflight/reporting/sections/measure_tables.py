@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rooflight import formatting
+from rooflight.analysis.inferred_counts import inferred_hfu, inferred_step
 from rooflight.formatting import giga, per_second, seconds, share, signed_percent, whole_bytes
 from rooflight.ledger import Kernel, Totals, Value, total
 from rooflight.metrics import ratio
@@ -81,6 +82,9 @@ def speed_table(measured: Measured) -> Table:
         line(f"MFU: useful, of {used[0].peaks_text}", formatting.percent, used, "mfu")
         line("MFU, counting the causal half of attention", formatting.percent, used, "mfu_causal")
         line(f"HFU: executed, by each unit's peak{_of_ranks(measured, done)}", formatting.percent, used, "hfu")
+    if (sums := inferred_step(measured)) is not None:
+        hfus = [inferred_hfu(measured, sums, while_busy=busy) for busy in (False, True)]
+        line("HFU, inferred: not counted, by each unit's peak", formatting.percent, hfus)
     line("PPP: PALEO's percent of peak", lambda value: "–" if value is None else f"{value:.2f}", _ppps(measured))
     columns: Cells[tuple[str, Label, Label]] = [
         (Column("speed", right=False), lambda line: line[0]),

@@ -8,6 +8,7 @@ from rooflight import formatting
 from rooflight.formatting import peak_tera, per_second, seconds, whole_bytes, whole_count
 from rooflight.ledger import Ledger
 from rooflight.metrics import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, TENSOR_FLOPS
+from rooflight.reporting.sections.inferred_text import inferred_line
 from rooflight.summary.facts import Number
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import (
@@ -122,7 +123,7 @@ def speed(measured: Measured) -> str:
 
 def headlines(measured: Measured) -> list[str]:
     """The result in a few lines."""
-    lines = (doubt(measured), verdict(measured), counted(measured), speed(measured))
+    lines = (doubt(measured), verdict(measured), counted(measured), inferred_line(measured), speed(measured))
     return [line for line in lines if line]
 
 
