@@ -138,7 +138,7 @@ def _work(op: Op, kernels: Sequence[Kernel], counts: _Counts) -> OpWork:
     names = [role_of(kernel.name) for kernel in kernels]
     fast = is_fast(names)
     done = fast_flops(op, kernels, names) if fast else None
-    parts = 1
+    split = 1, 0
     share = _share(op)
     tensor: list[tuple[Kernel, float]] = []
     untold: list[Kernel] = []
@@ -164,12 +164,13 @@ def _work(op: Op, kernels: Sequence[Kernel], counts: _Counts) -> OpWork:
             if tiled is None or product is None:
                 untold.append(kernel)
                 continue
-            parts = max(parts, tiled.parts)
+            if tiled.parts > split[0]:
+                split = tiled.parts, _sums(op, product)
             causes += _matrix(op, kernel, product, tiled, share / times[product.does])
             if name.unit == "tensor":
                 tensor.append((kernel, tiled.flops))
         else:
-            causes += _beside(op, kernel, name, parts, counts)
+            causes += _beside(op, kernel, name, split, counts)
     if done is not None:
         flops, evidence = done
         causes.append(Cause(FAST, flops - share, evidence))
@@ -227,6 +228,16 @@ def _stored(op: Op, product: MatrixProduct) -> int:
     return product.batch * product.rows * product.columns
 
 
+def _sums(op: Op, product: MatrixProduct) -> int:
+    """Results that are added up from parts: of a weight's gradient those of all groups and images together."""
+    results = product.rows * product.columns
+    if op.packet == "aten::convolution_backward":
+        whole = op.tensor("weight").numel
+        if product.does == "weight gradient" or results == whole:
+            return whole
+    return results * product.batch
+
+
 def _direct(op: Op, kernel: Kernel, share: float, counts: _Counts) -> Iterator[Cause]:
     left_out = 2 * taps_inside(op) - share
     if left_out:
@@ -250,8 +261,11 @@ def _arithmetic(op: Op, kernel: Kernel, counts: _Counts, count: int | None = Non
         yield Cause(POINTWISE, told.flops, told.like)
 
 
-def _beside(op: Op, kernel: Kernel, name: KernelRole, parts: int, counts: _Counts) -> Iterator[Cause]:
-    """What runs beside the matrix kernel: by its own counters where there are some, else by what it moves."""
+def _beside(
+    op: Op, kernel: Kernel, name: KernelRole, split: tuple[int, int], counts: _Counts
+) -> Iterator[Cause]:
+    """What runs beside the matrix kernel: by its own counters where there are some, else by what it moves. `split`: parts
+    of a product's depth, and its results."""
     cause = {"layout": LAYOUT, "cast": LAYOUT, "sum of parts": PARTS}.get(name.role, POINTWISE)
     counted = [kernel.quantities[key].value for key in (*CUDA_FLOPS, *TENSOR_FLOPS) if key in kernel.quantities]
     if counted:
@@ -264,9 +278,10 @@ def _beside(op: Op, kernel: Kernel, name: KernelRole, parts: int, counts: _Count
         if moved:
             yield Cause(cause, _PER_VALUE_MOVED * moved, f"{moved:,} values into another order: {_short(kernel)}")
     elif name.role == "sum of parts":
-        # Of the product whose depth is split: a weight's gradient, or what the op makes.
-        backward = op.packet == "aten::convolution_backward"
-        results = (op.tensor("weight") if backward else op.outputs[0]).numel
+        parts, results = split
+        if not results:  # no grid shows the split
+            backward = op.packet == "aten::convolution_backward"
+            results = (op.tensor("weight") if backward else op.outputs[0]).numel
         yield Cause(cause, (parts + 1) * results, f"{parts} parts for each of {results:,} results: {_short(kernel)}")
     elif op.packet == "aten::convolution":  # the bias
         yield from _arithmetic(op, kernel, counts, op.outputs[0].numel)

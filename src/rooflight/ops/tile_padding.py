@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from rooflight.ops.kernel_names import Family, KernelRole
-from rooflight.ops.matrix_product import MatrixProduct
+from rooflight.ops.matrix_product import MatrixProduct, Pass
 from rooflight.ops.rounding import ceil_div, round_up
 
 _LOADED = 4
@@ -24,6 +24,15 @@ _ANY_STEP = 64
 """A depth that this divides is in whole steps of every kernel, also of one whose name leaves its step out."""
 
 
+_AT_ONCE = {1: _WAVE, 2: _WAVE, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120, 16: 112}
+"""Blocks of an H200 that run at once, by the blocks of a cluster: one keeps to one of the parts that the multiprocessors
+are divided into, so that 30 of 4 find room, or 15 of 8."""
+_LARGEST_CLUSTER = 16
+_IN_EIGHTS: frozenset[tuple[tuple[int, int, int], Pass]] = frozenset({
+    ((128, 128, 64), "forward"), ((64, 64, 64), "weight gradient"), ((128, 64, 64), "weight gradient"),
+    ((128, 128, 64), "weight gradient"),
+})  # fmt: skip
+"""Tiles of kernels whose clusters of 120 blocks are of eight, though four would fit."""
 _QUARTERS = 4
 _LARGEST_STEP = 9
 
@@ -162,7 +171,7 @@ def _second_tiles(kernel: KernelRole, grid: tuple[int, int, int] | None, product
     size, second = kernel.tile[1], _sides(kernel, product)[1]
     if product.does == "weight gradient" and kernel.family == "xmma sm90":
         return product.tapped_columns * (ceil_div(second // product.tapped_columns, size))
-    if product.does == "weight gradient" and kernel.family == "cutlass conv":
+    if product.does == "weight gradient" and kernel.family in ("cutlass conv", "xmma sm80"):
         filled = ceil_div(product.tapped_columns * round_up(second // product.tapped_columns, product.loaded), size)
         if grid is not None and grid[0] * grid[1] >= filled * across:
             return filled  # the grid has a block for each of them
@@ -172,26 +181,65 @@ def _second_tiles(kernel: KernelRole, grid: tuple[int, int, int] | None, product
 def _persistent(kernel: KernelRole, grid: tuple[int, int, int], product: MatrixProduct, across: int, down: int) -> int:
     """Tiles of Hopper's kernels whose blocks take one tile after the other: more than there are results for, so that
     the blocks come out even. With fewer blocks than the device takes at once every block has a tile, and the grid shows
-    how many; else so many tiles go together as the grid is high, and a weight's gradient has its own steps."""
-    tiles, blocks = across * down * product.batch, math.prod(grid)
-    high = round_up(across, grid[1]) * down * product.batch
-    if blocks < _WAVE and not kernel.segmented:
-        at_least = high if product.does == "weight gradient" else tiles
-        if at_least <= blocks:
-            return blocks
-    if product.does != "weight gradient":
-        if product.does == "input gradient" and across % grid[1] and down % grid[1] == 0:
-            return tiles  # columns may be what goes together
-        return tiles if kernel.segmented and blocks < _WAVE and blocks % tiles == 0 else high
+    how many; else so many tiles go together as a cluster of blocks has, and a weight's gradient has its own steps."""
     assert kernel.tile is not None
-    small = blocks < _WAVE or (product.tapped_columns == 1 and kernel.tile[2] >= 64)
-    if small and high > blocks and (kernel.tile[2] >= 64 or product.grouped):
-        return round_up(across, grid[1]) * _together(kernel.tile[0], grid, across, down) * product.batch
-    if blocks < _WAVE and kernel.segmented and tiles <= blocks:
-        # Several blocks share a tile's depth: the columns are as many as divide the blocks.
-        fitting = (count for count in range(down, blocks + 1) if blocks % (across * count) == 0)
-        return across * next(fitting, down)
-    return round_up(across, grid[1]) * round_up(down, _column_step(kernel, grid))
+    tiles, blocks = across * down * product.batch, math.prod(grid)
+    backward = product.does == "weight gradient"
+    turned = _is_turned(kernel, product)
+    rows, columns = (1, grid[1]) if turned else (grid[1], 1)
+    high = round_up(across, rows) * round_up(down, columns) * product.batch
+    if kernel.segmented and not backward:
+        return tiles if blocks < _WAVE and blocks % tiles == 0 and not turned else high
+    if kernel.segmented and high <= blocks < _WAVE:
+        return _shared_depth(blocks, across, down)
+    clustered = product.does in ("forward", "input gradient") or (backward and kernel.tile[2] >= 64)
+    if clustered and not product.grouped and product.batch == 1:
+        found = _in_clusters(kernel, grid, product, across, down)
+        if found is not None:
+            return found
+    if blocks < _WAVE:
+        if (high if backward else tiles) <= blocks:
+            return blocks
+        if backward and (product.grouped or kernel.tile[2] >= 64):
+            return high // down * _together(kernel.tile[0], grid, across, down)
+    return high // down * round_up(down, _column_step(kernel, grid)) if backward else high
+
+
+def _is_turned(kernel: KernelRole, product: MatrixProduct) -> bool:
+    """In TF32 the gradient of an input lies the other way round: the height of the grid is that of its columns."""
+    assert kernel.tile is not None
+    return product.does == "input gradient" and kernel.precision == "tf32" and kernel.tile[1] >= 64
+
+
+def _in_clusters(
+    kernel: KernelRole, grid: tuple[int, int, int], product: MatrixProduct, across: int, down: int
+) -> int | None:
+    """Whole clusters of blocks, each with its rows and columns of tiles. The grid is as high as a cluster. How wide one
+    is, its blocks tell: as many as there are tiles, or as many as run at once in clusters of that size. Of several that
+    fit, the one with the fewest tiles, but for kernels that were only seen with eight."""
+    assert kernel.tile is not None
+    blocks, high = math.prod(grid), grid[1]
+    turned = _is_turned(kernel, product)
+    fitting = {}
+    for wide in range(1, _LARGEST_CLUSTER // high + 1):
+        rows, columns = (wide, high) if turned else (high, wide)
+        tiles = round_up(across, rows) * round_up(down, columns)
+        even = tiles == blocks and not kernel.segmented
+        if even or (tiles > blocks and _AT_ONCE.get(high * wide) == blocks):
+            fitting[high * wide] = tiles
+    # Of weights' gradients also other clusters were seen: those that come out even, and, of large ones in more than two
+    # rounds, four where they leave no column over.
+    backward, large = product.does == "weight gradient", kernel.tile[1] == 128 and across * down >= 2 * blocks
+    others = backward and (blocks in fitting.values() or (large and down % 4 == 0))
+    if (kernel.tile, product.does) in _IN_EIGHTS and high <= 2 and 8 in fitting and not others:
+        return fitting[8]
+    return min(fitting.values(), default=None)
+
+
+def _shared_depth(blocks: int, across: int, down: int) -> int:
+    """Several blocks share a tile's depth: the columns are as many as divide the blocks."""
+    fitting = (count for count in range(down, blocks + 1) if blocks % (across * count) == 0)
+    return across * next(fitting, down)
 
 
 def _together(rows: int, grid: tuple[int, int, int], across: int, down: int) -> int:

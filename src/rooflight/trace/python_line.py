@@ -15,6 +15,8 @@ WAITING = COPYING | {
     "aten::masked_select", "aten::_unique2", "aten::unique_dim",
 }  # fmt: skip
 _OURS = str(Path(__file__).parents[1])
+_STEPS = str(Path(__file__).parent / "stage.py")
+"""Runs the step: who called it from outside asked for the trace, not for the op."""
 _TORCHS = str(Path(torch.__file__).parent)
 
 
@@ -23,7 +25,7 @@ def python_line() -> str:
     optimizer. Two parts of the path say enough, and nothing of whose machine it was."""
     frame = sys._getframe(1)
     of_torch = ""
-    while frame is not None:
+    while frame is not None and frame.f_code.co_filename != _STEPS:
         name = frame.f_code.co_filename
         if not name.startswith("<"):
             owner = _owner(name)
