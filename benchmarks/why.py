@@ -4,8 +4,8 @@
     python benchmarks/why.py --write    puts them into docs/why.md
     python benchmarks/why.py --cache    tries how much of the L2 keeps what a step uses again
 
-Reads the recordings, the recorded studies and the micro-benchmarks (h200/results/instructions). Without a GPU, in half a
-minute.
+Reads the recordings, the recorded studies, steps of other models (h200/results/steps) and the micro-benchmarks
+(h200/results/instructions). Without a GPU, in a minute.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from textwrap import fill
 
+from recorded_steps import RecordedStep, recorded_steps
+
 from rooflight.analysis import traffic_causes as traffic_model
 from rooflight.analysis.cause import Account, Explained, account
 from rooflight.analysis.counted_kernels import table_of
@@ -30,12 +32,10 @@ from rooflight.analysis.traffic_causes import explain_traffic
 from rooflight.files import load
 from rooflight.ledger import Header, Ledger
 from rooflight.metrics import CUDA_FLOPS
-from rooflight.recordings import PREFIX, names
 from rooflight.summary.facts import op_values, useful_flops_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "why.md"
-STUDIES = ROOT / "studies" / "recorded" / "h200"
 MICRO = ROOT / "benchmarks" / "h200" / "results" / "instructions"
 MARKED = re.compile(r"(<!-- (?P<name>[\w ]+): written by benchmarks/why.py -->\n).*?(<!-- end -->)", re.DOTALL)
 SHORT = {
@@ -43,14 +43,19 @@ SHORT = {
     "fp32 as three TF32 products": "3×TF32", "recomputation": "again", "zeros between strides": "strides",
     "scaling of results": "scaling", "layout and cast kernels": "layout",
     "pointwise and address arithmetic": "pointwise", "sums of a split depth": "parts",
+    "taps outside the image": "border",
 }  # fmt: skip
+
+
+TOO_MUCH = 0.02
+"""An op that is explained by more than this too much is a mistake, if it is a ten-thousandth of its step."""
 
 
 @dataclass(frozen=True)
 class Step:
     """One measured step and its accounts; an empty one where ops have no counters."""
 
-    where: str
+    of: RecordedStep
     header: Header
     flops: Sequence[Explained]
     traffic: Sequence[Explained]
@@ -61,7 +66,7 @@ class Step:
     def named(self) -> list[str]:
         header = self.header
         length = f" s{header.sequence}" if header.sequence else ""
-        return [f"{header.model}{length}", header.step or "", str(header.batch), precision(header)]
+        return [f"{self.of.model or header.model}{length}", header.step or "", str(header.batch), precision(header)]
 
 
 def precision(header: Header) -> str:
@@ -72,17 +77,11 @@ def precision(header: Header) -> str:
     return ("TF32" if conv and matmul else "fp32" if conv else "fp32, no TF32") + ran
 
 
-def step_of(where: str, ledger: Ledger) -> Step:
-    return Step(where, ledger.header, explain_flops(ledger), explain_traffic(ledger), explain_time(ledger),
-                explain_memory(ledger))  # fmt: skip
-
-
-def places() -> list[tuple[str, str | Path]]:
-    """Where each measured step is from, and its ledger; cells that two studies share are there once."""
-    found: dict[str, tuple[str, str | Path]] = {name: ("recording", f"{PREFIX}{name}") for name in names()}
-    for path in sorted(STUDIES.glob("*/ledgers/*.measured.json.gz")):
-        found.setdefault(path.name, (path.parts[-3], path))
-    return list(found.values())
+def step_of(of: RecordedStep, ledger: Ledger) -> Step:
+    traffic = explain_traffic(ledger)
+    return Step(
+        of, ledger.header, explain_flops(ledger), traffic, explain_time(ledger, traffic), explain_memory(ledger)
+    )
 
 
 def part(amount: float, whole: float, *, signed: bool = True) -> str:
@@ -91,6 +90,43 @@ def part(amount: float, whole: float, *, signed: bool = True) -> str:
     if abs(share) < 0.005:
         return ""
     return (f"{share:+.2f}" if signed else f"{share:.2f}").replace("-", "−")
+
+
+def figures_table(steps: Sequence[Step]) -> str:
+    """By set: what is left of each quantity, net and op by op, and how often too much is explained."""
+    lines = [
+        "| steps | of | quantity | left, net: median | 90% under | worst | left, op by op: median | 90% under | worst "
+        "| explained too much |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for kind in dict.fromkeys(step.of.kind for step in steps):
+        of_kind = [step for step in steps if step.of.kind == kind]
+        for name, rows_of, whole_of in (
+            ("FLOPs", lambda step: step.flops, lambda one: one.asked),
+            ("DRAM bytes", lambda step: step.traffic, lambda one: one.asked),
+            ("kernel time", lambda step: step.time, lambda one: one.measured),
+        ):
+            rows = [rows_of(step) for step in of_kind if rows_of(step)]
+            accounts = [account(of_step) for of_step in rows]
+            net = sorted(abs(one.unexplained) / whole_of(one) for one in accounts)
+            gross = sorted(one.unexplained_gross / whole_of(one) for one in accounts)
+            if name == "FLOPs":
+                ops = sum(map(len, rows))
+                over = f"{sum(map(too_much, rows))} of {ops:,} ops"
+            else:
+                over = f"{sum(one.unexplained < -TOO_MUCH * whole_of(one) for one in accounts)} of {len(rows)} steps"
+            cells = [f"{value:.2%}" for some in (net, gross) for value in (median(some), ninetieth(some), some[-1])]
+            lines.append(f"| {kind} | {len(rows)} | {name} | {' | '.join(cells)} | {over} |")
+    return "\n".join(lines) + "\n"
+
+
+def ninetieth(values: Sequence[float]) -> float:
+    return values[math.ceil(0.9 * len(values)) - 1]
+
+
+def too_much(rows: Sequence[Explained]) -> int:
+    step = math.fsum(row.measured for row in rows)
+    return sum(-row.unexplained > max(TOO_MUCH * max(row.asked, row.measured), 1e-4 * step) for row in rows)
 
 
 def flop_table(steps: Sequence[Step]) -> str:
@@ -111,7 +147,7 @@ def flop_table(steps: Sequence[Step]) -> str:
             *(part(amounts.get(name, 0), one.asked) for name in causes),
         ]
         cells += [part(one.unexplained, one.asked), part(one.unexplained_gross, one.asked, signed=False) or "0.00"]
-        lines.append(f"| {' | '.join(cells)} | {step.where} |")
+        lines.append(f"| {' | '.join(cells)} | {step.of.where} |")
     return "\n".join(lines) + "\n"
 
 
@@ -149,7 +185,7 @@ def other_table(steps: Sequence[Step]) -> str:
                   part(one.unexplained_gross, one.measured, signed=False)]  # fmt: skip
         memory = step.memory
         cells.append("" if memory is None else part(memory.unexplained, memory.measured) or "0.00")
-        lines.append(f"| {' | '.join(cells)} | {step.where} |")
+        lines.append(f"| {' | '.join(cells)} | {step.of.where} |")
     return "\n".join(lines) + "\n"
 
 
@@ -223,7 +259,7 @@ def tried_caches() -> str:
 def sections(steps: Sequence[Step], micro: Callable[[str], Sequence[Explained]],
              read: Callable[[str], Ledger]) -> dict[str, str]:  # fmt: skip
     return {
-        "left of the FLOPs": flop_line(steps), "FLOPs of steps": flop_table(steps),
+        "figures": figures_table(steps), "left of the FLOPs": flop_line(steps), "FLOPs of steps": flop_table(steps),
         "left of the rest": other_line(steps), "the rest of steps": other_table(steps),
         "single ops": micro_table(micro, read),
     }  # fmt: skip
@@ -242,7 +278,7 @@ def main() -> None:
     def read(section: str) -> Ledger:
         return load(MICRO / f"{section}.json.gz")
 
-    steps = [step_of(where, load(place)) for where, place in places()]
+    steps = [step_of(one, load(one.place)) for one in recorded_steps()]
     found = sections(steps, lambda section: explain_flops(read(section)), read)
     if "--write" in sys.argv[1:]:
         PAGE.write_text(written(PAGE.read_text(), found))

@@ -303,8 +303,8 @@ QUANTITIES: dict[str, Metric] = _named((
     _time("computing_s", "computing", "the time in which a rank works at anything but collectives"),
     _time("communicating_s", "communicating", "the time in which a collective is under way on a rank that has come"),
     _time("hidden_s", "hidden", "the part of communicating in which the rank computes as well"),
-    _time("waiting_s", "waiting", "the part of communicating before the last rank has come; of a collective, that of "
-                                  "all ranks together"),
+    _time("rank_wait_s", "waiting", "the part of communicating before the last rank has come; of a collective, that of "
+                                    "all ranks together"),
     _time("skew_s", "skew", "from the first rank's arrival at a collective to the last one's"),
     _time("transfer_s", "transfer", "from the last rank's arrival at a collective to its end"),
     Metric("last_rank", "count", "last rank", "the rank that came last to a collective: the others waited for it",

@@ -62,14 +62,14 @@ def test_skew_is_the_same_whatever_the_clocks(shift: float, tmp_path: Path) -> N
     ledger = read_logs(two_ranks(tmp_path, shift))
     us = pytest.approx
     assert together(ledger) == [
-        {"skew_s": us(200e-6), "waiting_s": us(200e-6), "transfer_s": us(100e-6), "last_rank": 1},
-        {"skew_s": us(50e-6), "waiting_s": us(50e-6), "transfer_s": us(100e-6), "last_rank": 0},
+        {"skew_s": us(200e-6), "rank_wait_s": us(200e-6), "transfer_s": us(100e-6), "last_rank": 1},
+        {"skew_s": us(50e-6), "rank_wait_s": us(50e-6), "transfer_s": us(100e-6), "last_rank": 0},
     ]
     own = {name: value.value for name, value in steps(ledger)["rank 0"].quantities.items()}
     assert own["computing_s"] == us(150e-6)  # gemm alone
     assert own["communicating_s"] == us(400e-6)
     assert own["hidden_s"] == us(50e-6)  # gemm ran from 350 to 400 us beside the first
-    assert own["waiting_s"] == us(200e-6)
+    assert own["rank_wait_s"] == us(200e-6)
     starts = [kernel.start_s for kernel in ledger.kernels if kernel.label.startswith("rank 1")]
     assert starts == [us(200e-6), us(850e-6)]  # on rank 0's clock, whose first kernel began at 100 us
     assert (ledger.header.world, ledger.header.rank) == (2, 0)
@@ -105,7 +105,7 @@ def test_saved_shown_and_for_programs(tmp_path: Path) -> None:
     data = document.data()
     assert [rank["rank"] for rank in data["ranks"]] == [0, 1]
     assert len(data["collectives"]) == 4
-    assert data["collectives"][0].keys() == {"name", "skew_s", "waiting_s", "transfer_s", "last_rank"}
+    assert data["collectives"][0].keys() == {"name", "skew_s", "rank_wait_s", "transfer_s", "last_rank"}
     headings = [[column.name for column in table.columns] for section in document.sections for table in section.tables]
     assert any("skew, median" in names for names in headings)
     assert any("communicating" in names for names in headings)

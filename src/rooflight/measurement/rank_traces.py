@@ -147,7 +147,7 @@ def _shares(rank: int, trace: KinetoTrace, placed: Sequence[collectives.Collecti
         "computing_s": Value(computing, origin),
         "communicating_s": Value(communicating, origin),
         "hidden_s": Value(max(0.0, computing + communicating - covered_s([*working, *talking])), origin),
-        "waiting_s": Value(waiting, "until the last rank's arrival, sum over collectives"),
+        "rank_wait_s": Value(waiting, "until the last rank's arrival, sum over collectives"),
     }
 
 
@@ -159,7 +159,7 @@ def _measured(item: collectives.Collective) -> Measurement:
         name=item.name,
         quantities={
             "skew_s": Value(item.skew_ns / 1e9, origin),
-            "waiting_s": Value(waiting, origin),
+            "rank_wait_s": Value(waiting, origin),
             "transfer_s": Value(item.transfer_ns / 1e9, origin),
             "last_rank": Value(item.last_rank, origin),
         },

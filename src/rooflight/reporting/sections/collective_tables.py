@@ -17,7 +17,7 @@ CONVENTIONS = (
     "A rank arrives at a collective when its part of it starts. Skew is from the first arrival to the last, waiting "
     "the time of all ranks until then, transfer from then to the end; last to come: the rank that came last most often."
 )
-_OF_RANKS = ("wall_time_s", "gpu_busy_s", "computing_s", "communicating_s", "hidden_s", "waiting_s")
+_OF_RANKS = ("wall_time_s", "gpu_busy_s", "computing_s", "communicating_s", "hidden_s", "rank_wait_s")
 _Group = tuple[str, Sequence[Measurement]]
 
 
@@ -46,7 +46,7 @@ def collective_table(ledger: Ledger, *, top: int | None = 15) -> Table:
     groups: dict[str, list[Measurement]] = {}
     for row in collectives_of(ledger):
         groups.setdefault(row.name, []).append(row)
-    rows: list[_Group] = sorted(groups.items(), key=lambda group: -sum(_values(group[1], "waiting_s")))
+    rows: list[_Group] = sorted(groups.items(), key=lambda group: -sum(_values(group[1], "rank_wait_s")))
     if top is not None and len(rows) > top + 1:
         rest = [row for _, group in rows[top:] for row in group]
         rows = [*rows[:top], (f"… {len(rows) - top:,} more", rest)]
@@ -55,7 +55,7 @@ def collective_table(ledger: Ledger, *, top: int | None = 15) -> Table:
         (column("calls"), lambda group: len(group[1])),
         (column("skew_s", heading="skew, median"), _of("skew_s", median)),
         (column("skew_s", heading="skew, most", raw="most_skew_s", optional=1), _of("skew_s", max)),
-        (column("waiting_s"), _of("waiting_s", sum)),
+        (column("rank_wait_s"), _of("rank_wait_s", sum)),
         (column("transfer_s"), _of("transfer_s", sum)),
         (Column("last to come", right=False, optional=2), _last),
     ]
