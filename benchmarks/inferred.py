@@ -5,7 +5,7 @@
     python benchmarks/inferred.py --each     prints the errors of every ledger too
     python benchmarks/inferred.py FILE ...   judges these ledgers instead of the recorded steps
 
-Counters are taken out of every recorded step (recordings, recorded studies) and of the single ops of
+Counters are taken out of every recorded step (recordings, recorded studies, other models) and of the single ops of
 h200/results/instructions; what is inferred from the kernels' names, grids and the shapes that are left is held against
 them. Without a GPU, in half a minute.
 """
@@ -23,18 +23,17 @@ from textwrap import fill
 
 import msgspec
 from msgspec.structs import replace
+from recorded_steps import other_models, recorded_steps
 
 from rooflight.analysis.inferred_counts import InferredOp, infer
 from rooflight.analysis.inferred_errors import ErrorSpread, InferredErrors
 from rooflight.files import load
 from rooflight.ledger import Ledger, Value
 from rooflight.metrics import COUNTED, DRAM_BYTES, EXECUTED_FLOPS
-from rooflight.recordings import PREFIX, names
 from rooflight.summary.facts import op_values, useful_flops_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "why.md"
-STUDIES = ROOT / "studies" / "recorded" / "h200"
 SINGLE = ROOT / "benchmarks" / "h200" / "results" / "instructions"
 FIGURES = ROOT / "src" / "rooflight" / "analysis" / "counted" / "inferred_errors.json"
 MARKED = re.compile(r"(<!-- inferred: written by benchmarks/inferred.py -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -118,14 +117,13 @@ def spread(errors: Sequence[float]) -> ErrorSpread:
     return ErrorSpread(median(sizes), sizes[math.ceil(0.9 * len(sizes)) - 1], sizes[-1])
 
 
-def steps(files: Sequence[str]) -> list[Judged]:
-    places: dict[str, str | Path] = {name: name for name in files}
-    if not files:
-        places = {name: f"{PREFIX}{name}" for name in names()}
-        for path in sorted(STUDIES.glob("*/ledgers/*.measured.json.gz")):
-            places.setdefault(path.name, path)
-    found = (judged(name, load(place)) for name, place in places.items())
-    return [one for one in found if one is not None]
+def steps(files: Sequence[str]) -> tuple[list[Judged], list[Judged]]:
+    """Of built-in models, and of others."""
+    others = {str(one.place) for one in other_models()}
+    places = files or [str(one.place) for one in recorded_steps()]
+    found = [(place in others, judged(Path(place).name, load(place))) for place in places]
+    built_in, other = ([one for of, one in found if one is not None and of == which] for which in (False, True))
+    return built_in, other
 
 
 def singles() -> list[Judged]:
@@ -138,27 +136,31 @@ def line(what: str, errors: Sequence[float]) -> str:
     return f"| {what} | {len(errors):,} | {one.median:.2%} | {one.p90:.2%} | {one.worst:.1%} |"
 
 
-def text(of_steps: Sequence[Judged], of_singles: Sequence[Judged]) -> str:
-    whole = [one for one in of_steps if one.covered >= MOST_OPS]
-    table = "\n".join([
-        "| inferred against counted | of | median | 90% under | worst |",
-        "|---|---:|---:|---:|---:|",
-        line("FLOPs of a step", [one.flops for one in whole if one.flops is not None]),
-        line("FLOPs of an op with matrix work, in steps", [error for one in of_steps for error in one.op_flops]),
-        line("FLOPs of a single op of random shape", [error for one in of_singles for error in one.op_flops]),
-        line("DRAM bytes of a step", [one.dram_bytes for one in whole if one.dram_bytes is not None]),
-        line("DRAM bytes of an op that moves a megabyte or more", [error for one in of_steps for error in one.op_bytes]),
-    ])  # fmt: skip
-    matrix, untold = sum(one.matrix_ops for one in of_steps), sum(one.untold for one in of_steps)
+def text(built_in: Sequence[Judged], others: Sequence[Judged], of_singles: Sequence[Judged]) -> str:
+    lines = ["| inferred against counted | of | median | 90% under | worst |", "|---|---:|---:|---:|---:|"]
+    for kind, some in (("built-in models", built_in), ("other models", others)):
+        whole = [one for one in some if one.covered >= MOST_OPS]
+        if whole:
+            lines += [
+                line(f"FLOPs of a step, {kind}", [one.flops for one in whole if one.flops is not None]),
+                line("its ops with matrix work", [error for one in some for error in one.op_flops]),
+                line(f"DRAM bytes of a step, {kind}", [one.dram_bytes for one in whole if one.dram_bytes is not None]),
+                line("its ops that move a megabyte or more", [error for one in some for error in one.op_bytes]),
+            ]
+    lines.append(line("FLOPs of a single op of random shape", [error for one in of_singles for error in one.op_flops]))
+    told = [
+        (sum(one.untold for one in some), sum(one.matrix_ops for one in some), len(some)) for some in (built_in, others)
+    ]
     single, silent = sum(one.matrix_ops for one in of_singles), sum(one.untold for one in of_singles)
     said = fill(
-        f"Over {len(of_steps)} measured steps whose counters were taken out, and {single:,} single ops of random shapes. "
-        f"Nothing is inferred of {untold:,} of the steps' {matrix:,} ops with matrix work and of {silent:,} of the single "
-        "ones: their kernels' names say too little. The steps are of built-in models, and the single ops are those that the "
-        "rules were learned on: of other models expect larger errors. DRAM bytes of an op are rough: when a result leaves the cache is "
-        "decided by what other ops do.", 120
+        f"Over {told[0][2]} measured steps of built-in models and {told[1][2]} of others, whose counters were taken out, and "
+        f"{single:,} single ops of random shapes, which the rules were learned on. Nothing is inferred of {told[0][0]:,} of "
+        f"{told[0][1]:,} ops with matrix work, of {told[1][0]:,} of {told[1][1]:,} in other models, and of {silent:,} of the "
+        "single ones: their kernels' names say too little. Steps with such ops are not judged as a whole. What the program "
+        "says of its own errors is that of the other models. DRAM bytes of an op are rough: when a result leaves the cache "
+        "is decided by what other ops do.", 120
     )  # fmt: skip
-    return f"{table}\n\n{said}\n"
+    return "\n".join(lines) + f"\n\n{said}\n"
 
 
 def figures(of_steps: Sequence[Judged]) -> InferredErrors:
@@ -174,17 +176,17 @@ def figures(of_steps: Sequence[Judged]) -> InferredErrors:
 
 def main() -> None:
     files = [word for word in sys.argv[1:] if not word.startswith("--")]
-    of_steps, of_singles = steps(files), singles()
+    (built_in, others), of_singles = steps(files), singles()
     if "--each" in sys.argv:
-        for one in (*of_steps, *of_singles):
+        for one in (*built_in, *others, *of_singles):
             flops = "" if one.flops is None else f"{one.flops:+8.2%}"
             moved = "" if one.dram_bytes is None else f"{one.dram_bytes:+8.1%}"
             print(f"{one.name:64} {flops:>8} {moved:>8} {one.untold:4} of {one.matrix_ops}")
-    written = text(of_steps, of_singles)
+    written = text(built_in, others, of_singles)
     print(written)
     if "--write" not in sys.argv:
         return
-    FIGURES.write_bytes(msgspec.json.format(msgspec.json.encode(figures(of_steps)), indent=2) + b"\n")
+    FIGURES.write_bytes(msgspec.json.format(msgspec.json.encode(figures(others)), indent=2) + b"\n")
     page = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(MARKED.sub(lambda match: f"{match[1]}{written}{match[2]}", page), encoding="utf-8")
 

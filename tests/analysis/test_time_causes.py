@@ -31,7 +31,7 @@ from rooflight.ledger import Kernel
 from rooflight.ops.kernel_names import role_of
 from rooflight.prediction.resolve_devices import ceilings_of
 from tests.analysis.test_traffic_time_memory_causes import MB, by_name, chain
-from tests.fixtures.explained_ledgers import CELLS, RECORDINGS, ledger, plus, recounted, time
+from tests.fixtures.explained_ledgers import CELLS, OTHER_MODELS, RECORDINGS, ledger, plus, recounted, time
 
 H200 = find("h200")
 
@@ -171,6 +171,13 @@ def test_kernel_time_in_the_median():
     assert median(one.asked / one.measured for one in shares) < 0.35  # the roofs alone
     assert median(abs(one.unexplained) / one.measured for one in shares) < 0.10
     assert median(one.unexplained_gross / one.measured for one in shares) < 0.13
+
+
+def test_kernel_time_of_other_models():
+    shares = [account(time(place)) for place in OTHER_MODELS]
+    assert median(abs(one.unexplained) / one.measured for one in shares) < 0.08
+    assert median(one.unexplained_gross / one.measured for one in shares) < 0.15
+    assert sum(abs(one.unexplained) > 0.2 * one.measured for one in shares) == 1  # an LSTM
 
 
 def test_the_path_only_goes_up_but_for_the_l2():
