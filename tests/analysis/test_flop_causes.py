@@ -465,8 +465,8 @@ def test_no_op_is_explained_too_much(kind):
 def test_hardly_any_op_is_explained_too_much_even_without_a_floor():
     rows = [row for place in (*RECORDINGS, *CELLS, *SECTIONS, *OTHER_MODELS) for row in flops(place)]
     over = [row for row in rows if -row.unexplained > TOO_MUCH * max(row.asked, row.measured)]
-    assert len(rows) > 26_000
-    assert len(over) <= 12
+    assert len(rows) > 43_000
+    assert len(over) <= 0.002 * len(rows)  # mostly a few hundred FLOPs of an op of a thousand values
 
 
 # --- whole steps ---

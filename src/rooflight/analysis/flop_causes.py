@@ -55,6 +55,7 @@ By the counters of single kernels (benchmarks/h200/results/instructions)."""
 _PER_BLOCK = {"xmma sm90": 2304}
 """And for every tile: the counters of these kernels show it whatever the tile."""
 _PER_VALUE_MOVED = 1
+_FLOATING = ("fp64", "fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "complex32", "complex64", "complex128")
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,18 @@ def _asked(op: Op) -> int:
     return useful_flops_of(op)
 
 
+def has_floats(op: Op) -> bool:
+    """Not of whole numbers alone, which take no FLOPs."""
+    tensors = (*op.inputs, *op.outputs)
+    return not tensors or any(tensor.dtype in _FLOATING for tensor in tensors)
+
+
 def _work(op: Op, kernels: Sequence[Kernel], counts: _Counts) -> OpWork:
     causes: list[Cause] = []
     if op.cost is not None and op.cost.recompute_flops:
         causes.append(Cause(RECOMPUTED, op.cost.recompute_flops, "the formula of the op: what is done a second time"))
+    if not has_floats(op):
+        return OpWork(op, tuple(causes), (), ())
     if not _asked(op):
         told = [counts.of(op, kernel, share) for kernel, share in zip(kernels, _shares(op, kernels), strict=True)]
         causes += [Cause(POINTWISE, one.flops, one.like) for one in told if one is not None and one.flops]

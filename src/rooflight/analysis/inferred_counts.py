@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflight.analysis.cause import Cause, kernels_of_ops
-from rooflight.analysis.flop_causes import PADDING, OpWork, work_of_ops
+from rooflight.analysis.flop_causes import PADDING, OpWork, has_floats, work_of_ops
 from rooflight.analysis.instruction_counts import Instructions, instructions
 from rooflight.analysis.traffic_causes import traffic_of_ops
 from rooflight.hardware.device import Device
@@ -33,7 +33,6 @@ ORIGIN = "inferred"
 _COUNTED_ON = "h200"
 """Arithmetic outside matrix work is told from single ops that were counted; on this device, where not on the step's."""
 
-_FLOATING = ("fp64", "fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "complex32", "complex64", "complex128")
 _NEARLY_ALL = 0.99
 """Of the useful FLOPs: with less of them in the sum, a part of the peak would say little."""
 
@@ -131,9 +130,8 @@ def _table(ledger: Ledger) -> Instructions | None:
 
 
 def _flops(work: OpWork) -> dict[str, float] | None:
-    tensors = (*work.op.inputs, *work.op.outputs)
-    if tensors and not any(tensor.dtype in _FLOATING for tensor in tensors):
-        return {}  # of whole numbers: no FLOPs
+    if not has_floats(work.op):
+        return {}
     if work.untold or work.op.cost is None:
         return None
     total = useful_flops_of(work.op) + math.fsum(cause.amount for cause in work.causes)

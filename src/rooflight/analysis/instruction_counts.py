@@ -57,6 +57,10 @@ class InstructionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: tuple[CountedKernel, ...]
 
 
+_INTO_ZEROS = frozenset({"aten::slice_backward", "aten::select_backward"})
+"""Fill their result, which is larger than what they copy into it."""
+
+
 @dataclass(frozen=True)
 class Told:
     flops: float
@@ -74,7 +78,8 @@ class Instructions:
         self._slopes: dict[tuple[str, str, str], float] = {}
         for kernel in table.kernels:
             key = _family(kernel.name), kernel.flags, kernel.unit
-            self._families[key] = min(self._families[key], *(count for _, count in kernel.points))
+            for known in (key, (kernel.name, "", kernel.unit)):  # with these flags, and the same kernel with any
+                self._families[known] = min(self._families[known], *(count for _, count in kernel.points))
             if len(kernel.points) > 1:
                 self._slopes[key] = max(self._slopes.get(key, 0.0), _slope(kernel.points))
 
@@ -92,7 +97,9 @@ class Instructions:
             return Told(
                 sure * values, f"{sure:.3g} for each of {values:,.0f}, as counted on {self.device}: {name[:60]}"
             )
-        lowest = [self._families[key] for unit in units if (key := (_family(name), flags, unit)) in self._families]
+        lowest = [self._families[key] for unit in units if (key := (name, "", unit)) in self._families] or [
+            self._families[key] for unit in units if (key := (_family(name), flags, unit)) in self._families
+        ]
         if not lowest or "elementwise" not in name:
             return None
         least = math.fsum(lowest)
@@ -232,7 +239,7 @@ def _is_pool(op: Op) -> bool:
 
 def values_of(op: Op, kernel: Kernel) -> int:
     """Values that a kernel goes over: of the largest tensor; of all that a list holds; of an attention the scores of
-    its blocks, full or not; of a pool its results."""
+    its blocks, full or not; of a pool its results; of what is copied into zeros only that."""
     shape = attention_shape(op)
     if shape is not None:
         blocks = executed_blocks(kernel.name, shape)
@@ -241,6 +248,8 @@ def values_of(op: Op, kernel: Kernel) -> int:
         return sum(tensor.numel for tensor in op.tensors("self"))
     if _is_pool(op):
         return op.outputs[0].numel
+    if op.packet in _INTO_ZEROS and "FillFunctor" not in kernel.name:
+        return next(op.inputs).numel
     return max((tensor.numel for tensor in (*op.inputs, *op.outputs)), default=0)
 
 
