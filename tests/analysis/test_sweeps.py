@@ -72,6 +72,71 @@ def test_channels_of_a_batch_norm_run_as_many_as_there_is_room_for(channels, rou
     assert [bool(sweep.writes) for sweep in found] == [False, True] * rounds
 
 
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)"
+
+
+def test_a_softmax_backward_writes_gradient_times_result_first():
+    """Two read and one written by each of two kernels: twice the compulsory bytes."""
+    grad, result, out = tensor(0, 1000, 512), tensor(1, 1000, 512), tensor(2, 1000, 512)
+    product = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float>>(int)"
+    made = op("aten::_softmax_backward_data", {"grad_output": grad, "output": result}, out)
+    first, second = sweeps_of(made, [kernel(product), kernel("void softmax_warp_backward<float>(int)")], 132)
+    (between,) = first.writes
+    assert first.reads == [grad, result] and between.nbytes == grad.nbytes
+    assert (second.reads, second.writes) == ([between, result], [out])
+
+
+def test_what_is_added_to_is_filled_read_and_written():
+    small, large = tensor(0, 8, 16, 20, 20), tensor(1, 8, 16, 10, 10)
+    made = op("aten::upsample_bilinear2d_backward", {"grad_output": small}, large)
+    adds = kernel("void upsample_bilinear2d_backward_out_frame<float>(int)")
+    assert sweeps_of(made, [kernel(FILL), adds], 132) == [Sweep((), [large]), Sweep([small, large], [large])]
+
+
+@pytest.mark.parametrize(("grid", "twice"), [((100, 1, 1), True), ((1, 1, 1), False)])
+def test_a_filled_result_is_written_twice_unless_only_some_places_are(grid, twice):
+    """12,800 threads go over 12,800 results; 128 put a few values among zeros."""
+    grad, out = tensor(0, 8, 16, 5, 5), tensor(1, 8, 16, 10, 10)
+    made = op("aten::max_pool2d_with_indices_backward", {"grad_output": grad}, out)
+    found = sweeps_of(made, [kernel(FILL), kernel("void max_pool_backward_nchw<float>(int)", grid)], 132)
+    assert found == [*([Sweep((), [out])] if twice else []), Sweep([grad], [out])]
+
+
+def test_values_are_masked_in_a_copy():
+    x, mask, out = tensor(0, 4000), tensor(1, 4000, dtype="bool"), tensor(2, 4000)
+    made = op("aten::masked_fill.Scalar", {"self": x, "mask": mask}, out)
+    found = sweeps_of(made, [kernel("Memcpy DtoD", None, None, kind="copy"), kernel("masked_fill_kernel")], 132)
+    assert found == [Sweep([x], [out]), Sweep([out, mask], [out])]
+
+
+def test_rows_that_no_block_can_keep_are_read_for_their_largest_their_sum_and_their_results():
+    """1,024 threads a row: 2 on a multiprocessor, 264 at once; 600 rows in three rounds."""
+    x, out = tensor(0, 600, 50257), tensor(1, 600, 50257)
+    made = op("aten::_log_softmax", {"self": x}, out)
+    row = "void at::native::cunn_SoftMaxForward<4, float, float, float>(int)"
+    found = sweeps_of(made, [kernel(row, (600, 1, 1), (1024, 1, 1))], 132)
+    assert [(sweep.place, sweep.count, bool(sweep.writes)) for sweep in found] == [
+        (place, 3, writes) for place in range(3) for writes in (False, False, True)
+    ]
+    kept = sweeps_of(made, [kernel(row.replace("Forward", "ForwardSmem"), (600, 1, 1), (1024, 1, 1))], 132)
+    assert kept == [Sweep([x], [out])]
+
+
+GEMM = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel"
+)
+
+
+@pytest.mark.parametrize(("rows", "columns", "times"), [(50257, 1024, 8), (12544, 3136, 10), (1000, 1024, 1)])
+def test_an_operand_is_read_again_for_every_round_of_columns(rows, columns, times):
+    """393 x 8 tiles of 128 x 128, 264 at once: a column at a time, all rows eight times. 98 x 25: 2,450 tiles in ten
+    rounds. 8 x 8 run at once."""
+    a, b, c = tensor(0, rows, 768), tensor(1, 768, columns), tensor(2, rows, columns)
+    made = op("aten::mm", {"self": a, "mat2": b}, c)
+    found = sweeps_of(made, [kernel(GEMM, (-(-rows // 128), -(-columns // 128), 1), (256, 1, 1))], 132)
+    assert len(found) == times and all(sweep.count == times and sweep.again == [a] for sweep in found)
+
+
 def test_local_memory_by_hand():
     """264 blocks of 1,024 threads fill the device once: 88 bytes each. 3,000 blocks of 512 do so 5.68 times."""
     (once,) = local_memory(kernel("void tensorTransformGeneric<float>(int)", (264, 1, 1), (1024, 1, 1)), 132)

@@ -270,11 +270,9 @@ def _arithmetic(op: Op, kernel: Kernel, counts: _Counts, count: int | None = Non
         yield Cause(POINTWISE, told.flops, told.like)
 
 
-def _beside(
-    op: Op, kernel: Kernel, name: KernelRole, split: tuple[int, int], counts: _Counts
-) -> Iterator[Cause]:
-    """What runs beside the matrix kernel: by its own counters where there are some, else by what it moves. `split`: parts
-    of a product's depth, and its results."""
+def _beside(op: Op, kernel: Kernel, name: KernelRole, split: tuple[int, int], counts: _Counts) -> Iterator[Cause]:
+    """What runs beside the matrix kernel: by its own counters where there are some, else by what it moves. `split`:
+    parts of a product's depth, and its results."""
     cause = {"layout": LAYOUT, "cast": LAYOUT, "sum of parts": PARTS}.get(name.role, POINTWISE)
     counted = [kernel.quantities[key].value for key in (*CUDA_FLOPS, *TENSOR_FLOPS) if key in kernel.quantities]
     if counted:

@@ -31,8 +31,8 @@ class InferredErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     def text(self) -> str:
         flops, moved = self.flops, self.dram_bytes
         return (
-            f"of {self.steps} steps of other models with counters on {self.device}, FLOPs were {flops.median:.2%} off in the median "
-            f"({flops.worst:.1%} at most), DRAM bytes {moved.median:.0%} ({moved.worst:.0%} at most)"
+            f"of {self.steps} steps of other models with counters on {self.device}, FLOPs were {flops.median:.2%} off "
+            f"in the median ({flops.worst:.1%} at most), DRAM bytes {moved.median:.0%} ({moved.worst:.0%} at most)"
         )
 
     def as_dict(self) -> dict[str, Any]:

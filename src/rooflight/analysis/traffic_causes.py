@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from rooflight.analysis.cache_model import Cache, Touch
 from rooflight.analysis.cause import Cause, Explained, kernels_of_ops
 from rooflight.analysis.storage_addresses import StorageAddresses
-from rooflight.analysis.sweeps.op_sweeps import sweeps_of
+from rooflight.analysis.sweeps.op_sweeps import in_columns, sweeps_of
 from rooflight.analysis.sweeps.pieces import COPIES, LOCAL, LOCAL_MEMORY, PARTS, WORKSPACE, Borrowed, Piece, Sweep
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
@@ -151,6 +151,11 @@ def _place(tensor: Tensor, size: int) -> int:
     return tensor.offset * tensor.itemsize
 
 
+def _done(tensor: Tensor, sweep: Sweep) -> tuple[int, int, int]:
+    """Which part of a storage a sweep reads."""
+    return (tensor.storage, 0, 1) if tensor in sweep.again else (tensor.storage, sweep.place, sweep.count)
+
+
 class _OpTraffic:
     """One op going through the cache."""
 
@@ -183,15 +188,19 @@ class _OpTraffic:
         for piece, touch in read:
             if isinstance(piece, Borrowed):
                 self.bytes.beside[piece.cause] += touch.missed
-            elif piece.storage in self._needed and (piece.storage, sweep.place, sweep.count) not in self._done:
+            elif piece.storage in self._needed and _done(piece, sweep) not in self._done:
                 self.bytes.hits += touch.nbytes - touch.missed
+            elif piece in sweep.again:
+                self.bytes.rereads += touch.missed
+                self.bytes.notes[REREAD] = sweep.why
             else:
                 self.bytes.passes += touch.missed
-        self._done |= {(piece.storage, sweep.place, sweep.count) for piece in sweep.reads if isinstance(piece, Tensor)}
+        self._done |= {_done(piece, sweep) for piece in sweep.reads if isinstance(piece, Tensor)}
 
     def _touch(self, piece: Piece, sweep: Sweep, *, writes: bool = False) -> Touch | None:
-        nbytes = (piece.nbytes if writes else round(sweep.part * piece.nbytes)) // sweep.count
-        skipped = sweep.place * nbytes
+        place, count = (0, 1) if piece in sweep.again else (sweep.place, sweep.count)
+        nbytes = (piece.nbytes if writes else round(sweep.part * piece.nbytes)) // count
+        skipped = place * nbytes
         shared = not writes and piece in sweep.shared
         if isinstance(piece, Borrowed):
             fixed = _FIXED.get(piece.name)
@@ -207,10 +216,12 @@ class _OpTraffic:
         return Touch(address + place, nbytes, (address, size), writes, shared=shared)
 
     def rereads(self, kernels: Sequence[Kernel]) -> None:
-        """Operands too large for the cache are read again by later waves of blocks."""
+        """Operands too large for the cache are read again by later waves of blocks, where no sweep tells how."""
         names = [role_of(kernel.name) for kernel in kernels]
         for name, product in zip(names, product_of_each(self._op, names), strict=True):
             if name is None or name.tile is None or product is None or product.batch > 1 or product.taps > 1:
+                continue
+            if in_columns(name):
                 continue
             size = next((tensor.itemsize for tensor in self._op.inputs), 4)
             once = (product.rows + product.columns) * product.depth * size

@@ -38,7 +38,7 @@ def _files(path: Path) -> list[Path]:
     found = [file for file in path.iterdir() if file.is_file() and file.name.endswith(_TRACES)]
     if not found:
         raise BadFile(
-            f"{path} is a folder without traces (.json or .json.gz): give a file, or the folder that the ranks wrote into"
+            f"{path} is a folder without traces (.json or .json.gz): give a file, or the folder that the ranks wrote to"
         )
     return sorted(found, key=lambda file: (_rank_in(file) is None, _rank_in(file) or 0, file.name))
 

@@ -25,8 +25,8 @@ _ANY_STEP = 64
 
 
 _AT_ONCE = {1: _WAVE, 2: _WAVE, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120, 16: 112}
-"""Blocks of an H200 that run at once, by the blocks of a cluster: one keeps to one of the parts that the multiprocessors
-are divided into, so that 30 of 4 find room, or 15 of 8."""
+"""Blocks of an H200 that run at once, by the blocks of a cluster: one keeps to one of the parts that its units are
+divided into, so that 30 of 4 find room, or 15 of 8."""
 _LARGEST_CLUSTER = 16
 _IN_EIGHTS: frozenset[tuple[tuple[int, int, int], Pass]] = frozenset({
     ((128, 128, 64), "forward"), ((64, 64, 64), "weight gradient"), ((128, 64, 64), "weight gradient"),

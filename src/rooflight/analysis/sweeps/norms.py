@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from rooflight.analysis.sweeps.pieces import Sweep, whole_sweep
-from rooflight.ledger import Kernel, Op, Tensor
+from rooflight.analysis.sweeps.pieces import Sweep, goes_over, whole_sweep
+from rooflight.ledger import Kernel, Op
 
 NORMS = frozenset({
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::native_batch_norm_backward", "aten::native_group_norm",
@@ -42,15 +42,8 @@ def norm_sweeps(op: Op, kernels: Sequence[Kernel], multiprocessors: int) -> Iter
     for kernel in kernels:
         if _SUMS.search(kernel.name):
             yield Sweep(again, ())
-        elif not written and _goes_over(kernel, again[0]):
+        elif not written and (goes_over(kernel, again[:1]) or "layer_norm" in kernel.name):
             written = True
             yield whole
     if not written:
         yield whole
-
-
-def _goes_over(kernel: Kernel, tensor: Tensor) -> bool:
-    """Has it threads for all values, sixteen a thread at most?"""
-    if kernel.grid is None or kernel.block is None:
-        return True
-    return math.prod(kernel.grid) * math.prod(kernel.block) * 16 >= tensor.numel or "layer_norm" in kernel.name

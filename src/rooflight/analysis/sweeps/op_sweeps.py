@@ -14,10 +14,12 @@ from rooflight.analysis.sweeps.fast_convolutions import fast_convolution
 from rooflight.analysis.sweeps.local_memory import local_memory
 from rooflight.analysis.sweeps.norms import NORMS, norm_sweeps
 from rooflight.analysis.sweeps.pieces import PARTS, Borrowed, Sweep, whole_sweep
+from rooflight.analysis.sweeps.plain_ops import plain_sweeps
 from rooflight.ledger import Kernel, Op, Tensor
 from rooflight.ops.fast_convolutions import is_fast
 from rooflight.ops.kernel_names import KernelRole, role_of
 from rooflight.ops.kernel_products import product_of_each
+from rooflight.ops.rounding import ceil_div
 from rooflight.ops.tile_padding import executed_tiles
 
 
@@ -35,14 +37,44 @@ def sweeps_of(op: Op, kernels: Sequence[Kernel], multiprocessors: int, workspace
         return list(norm_sweeps(op, launched, multiprocessors))
     if attention := [kernel for kernel, name in zip(launched, names, strict=True) if has_role(name, "attention")]:
         return list(_attention(op, launched, attention[0], multiprocessors, workspace))
-    whole = whole_sweep(op)
     if not any(has_role(name, "matrix") for name in names):
-        return [whole]
+        return list(plain_sweeps(op, kernels, multiprocessors))
+    whole = whole_sweep(op)
     whole = replace(whole, shared=_shared(op, launched, names))
     parts = split_parts(op, launched, names)
     if parts is None:
-        return [whole]
+        return list(_by_columns(op, whole, launched, names, multiprocessors))
     return [replace(whole, writes=[parts]), Sweep([parts], whole.writes)]
+
+
+_SMALL_TILE = 64 * 64
+
+
+def in_columns(kernel: KernelRole) -> bool:
+    """Do its blocks take all rows of a column of tiles before the next? cuBLAS's kernels for the CUDA cores do; others
+    go through squares of tiles."""
+    return (
+        kernel.family == "xmma sm80" and kernel.unit == "cuda" and kernel.does == "product" and kernel.tile is not None
+    )
+
+
+def _by_columns(
+    op: Op, whole: Sweep, kernels: Sequence[Kernel], names: Sequence[KernelRole | None], multiprocessors: int
+) -> Iterator[Sweep]:
+    """All rows of the first operand are read for as many columns of tiles as run at once, and then for the next."""
+    matrices = [tensor for tensor in op.inputs if len(tensor.shape) > 1]
+    name, product = names[0], product_of_each(op, names)[0]
+    if len(kernels) == 1 and name is not None and product is not None and in_columns(name) and len(matrices) == 2:
+        assert name.tile is not None
+        rows, columns = ceil_div(product.rows, name.tile[0]), ceil_div(product.columns, name.tile[1])
+        if product.batch == 1 and kernels[0].grid == (rows, columns, 1):
+            blocks = 2 if name.tile[0] * name.tile[1] > _SMALL_TILE else 4  # of a multiprocessor at once
+            times = min(ceil_div(rows * columns, blocks * multiprocessors), columns)
+            said = f"{rows:,} rows of tiles, one after the other, for {columns:,} columns: {times} times"
+            for place in range(times):
+                yield replace(whole, place=place, count=times, again=matrices[:1], why=said)
+            return
+    yield whole
 
 
 def _shared(op: Op, kernels: Sequence[Kernel], names: Sequence[KernelRole | None]) -> list[Tensor]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rooflight.ledger import Op, Tensor
+from rooflight.ledger import Kernel, Op, Tensor
 
 COPIES = "layout copies"
 LOCAL = "local memory of threads"
@@ -46,6 +47,10 @@ class Sweep:
     place: int = 0
     count: int = 1
     """Which of so many equal parts of everything it goes over."""
+    again: Sequence[Piece] = ()
+    """But all of these, in every part."""
+    why: str = ""
+    """And why that is so."""
 
 
 def whole_sweep(op: Op) -> Sweep:
@@ -58,3 +63,11 @@ def whole_sweep(op: Op) -> Sweep:
         return Sweep(read if part else (), (), part)
     written = [*op.outputs, *(tensor for name in op.mutates for tensor in op.tensors(name))]
     return Sweep(read if part else (), list({(one.storage, one.offset): one for one in written}.values()), part)
+
+
+def goes_over(kernel: Kernel, tensors: Sequence[Tensor]) -> bool:
+    """Has it threads for all values of some tensor, sixteen a thread at most?"""
+    if kernel.grid is None or kernel.block is None:
+        return True
+    threads = math.prod(kernel.grid) * math.prod(kernel.block)
+    return any(threads * 16 >= tensor.numel for tensor in tensors)
