@@ -79,9 +79,13 @@ def precision(header: Header) -> str:
 
 def step_of(of: RecordedStep, ledger: Ledger) -> Step:
     traffic = explain_traffic(ledger)
-    return Step(
-        of, ledger.header, explain_flops(ledger), traffic, explain_time(ledger, traffic), explain_memory(ledger)
-    )
+    return Step(of, ledger.header, explain_flops(ledger), traffic, explain_time(ledger, traffic), memory_of(of, ledger))
+
+
+def memory_of(of: RecordedStep, ledger: Ledger) -> Account | None:
+    """Steps of other models were measured one after the other in one process: what it took of the device beside its
+    tensors is that of all before."""
+    return explain_memory(ledger) if not of.model else None
 
 
 def part(amount: float, whole: float, *, signed: bool = True) -> str:

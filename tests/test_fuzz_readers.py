@@ -14,11 +14,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rooflight.commands.main import main
+from rooflight.files import load, save
 from tests.fixtures.paths import DATA
 from tests.profiles import test_nsys_console, test_nsys_sqlite, test_rocprof
 
@@ -131,6 +133,20 @@ def test_a_ledger(name, view, ledgers, tmp_path, monkeypatch, capsys, draw):
     verb, *options = VIEWS[view]
     files = [path, path] if verb == "compare" else [path, "-o", tmp_path / f"out.{options[1]}"]
     assert exit_code(monkeypatch, verb, *files, *options) in (0, 2), capsys.readouterr().err
+
+
+HOSTILE_NAMES = [f"nvjet_tst_{'9' * 5000}x1_1x1_h", "convolve_sgemm<float, 1, 99999999999, 5, 5, 3>"]
+
+
+@pytest.mark.parametrize("kernel", HOSTILE_NAMES, ids=["digits", "power"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_kernel_of_a_hostile_name(kernel, view, tmp_path, monkeypatch, capsys):
+    path, ledger = tmp_path / "ledger.json", load("recorded:h200/mnist-cnn-infer-fp32")
+    kernels = tuple(msgspec.structs.replace(one, name=kernel) for one in ledger.kernels)
+    save(msgspec.structs.replace(ledger, kernels=kernels), path)
+    verb, *options = VIEWS[view]
+    files = [path, path] if verb == "compare" else [path, "-o", tmp_path / f"out.{options[1]}"]
+    assert exit_code(monkeypatch, verb, *files, *options) == 0, capsys.readouterr().err
 
 
 @seeded

@@ -10,15 +10,23 @@ import pytest
 from msgspec.structs import replace
 
 import rooflight
+from rooflight.analysis import traffic_causes
+from rooflight.analysis.cause import Cause, Explained
 from rooflight.analysis.comparison import bridge as causes
 from rooflight.analysis.comparison.align import align
 from rooflight.analysis.comparison.factors import effects
 from rooflight.analysis.comparison.fusion import kept_inside
-from rooflight.analysis.comparison.matched_work import matched_work
+from rooflight.analysis.comparison.matched_work import MatchedWork, SideWork, matched_work
+from rooflight.analysis.comparison.memory_bridge import OTHER_TENSORS
 from rooflight.analysis.comparison.sides import Comparison
+from rooflight.analysis.comparison.work_causes import WorkContext, contributions, other_attention
+from rooflight.analysis.device_speed import clock_mhz
 from rooflight.files import load
 from rooflight.ledger import Header, Kernel, Ledger, Op, Storage, Tensor
+from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS
 from rooflight.recordings import names
+from rooflight.reporting.charts.waterfall import waterfall_chart
+from rooflight.reporting.sections.bridge_tables import bridge_sentences, signed
 from rooflight.summary.measured import Measured
 
 NAMES = [name for name in names() if name.startswith("h200/")]
@@ -98,11 +106,19 @@ def test_every_measured_value_is_in_one_work():
 
 
 def test_what_nothing_explains_is_little_between_runs():
+    """Of bytes more than of the rest: what the same kernel on the same sizes moves otherwise has no evidence, unless
+    the played caches differ."""
     for pair in FEW[:3]:
         comparison = by_quantity(rooflight.compare(*map(recorded, pair)))
-        for quantity in ("FLOPs", "DRAM bytes", "time"):
+        for quantity, most in {"FLOPs": 0.01, "DRAM bytes": 0.03, "time": 0.01}.items():
             one = comparison[quantity]
-            assert abs(one.unexplained) < 0.01 * max(one.a, one.b), (pair, quantity)
+            assert abs(one.unexplained) < most * max(one.a, one.b), (pair, quantity)
+
+
+def test_what_caches_do_is_computed_never_what_is_left():
+    for pair in FEW:
+        for one in rooflight.compare(*map(recorded, pair)).bridges:
+            assert all(cause.how == "computed" for cause in one.causes if cause.name == causes.CACHES), pair
 
 
 def test_eager_to_compiled():
@@ -125,6 +141,36 @@ def test_two_precisions():
     assert one["FLOPs"].causes[0].name == causes.PRECISION
 
 
+def test_what_only_training_keeps_is_not_due_to_the_precision():
+    """Parameters double from bf16 to fp32; activations and gradients of inference are none at all."""
+    one = by_quantity(rooflight.compare(*map(recorded, ("h200/vgg19-infer-bf16", "h200/vgg19-train-fp32"))))["memory"]
+    memory = {cause.name: cause for cause in one.causes}
+    parameters = 143_667_240 * 2  # of VGG-19, two bytes more each
+    assert memory[causes.PRECISION].amount == pytest.approx(parameters, rel=0.03)  # and the images
+    assert memory[OTHER_TENSORS].amount > 2e9
+    assert memory[OTHER_TENSORS].evidence.startswith("activations at the peak: 0 B → ")
+    assert memory[OTHER_TENSORS].evidence.endswith(f"(the largest of {memory[OTHER_TENSORS].ops} parts)")
+
+
+def test_attention_of_another_model_is_no_other_algorithm():
+    for one in rooflight.compare(*map(recorded, ("h200/gpt2-infer-bf16", "h200/vgg19-infer-bf16"))).bridges:
+        assert causes.ALGORITHM not in {cause.name for cause in one.causes}, one.quantity
+
+
+def attending(name: str, module: str, attention: int = 0) -> Op:
+    return Op(index=0, phase="forward", module=module, call=0, name=name, ordinal=0, args={}, attention=attention)
+
+
+def test_attention_in_another_way():
+    """As one op on one side and as products on the other, in one module; elsewhere, other ops."""
+    whole = attending("aten::_scaled_dot_product_flash_attention", "h.0.attn")
+    product, softmax = attending("aten::bmm", "h.0.attn", 1), attending("aten::_softmax", "h.0.attn", 1)
+    assert other_attention([whole], [product, softmax]) == {("forward", "h.0.attn")}
+    assert (
+        other_attention([whole], [attending("aten::bmm", "h.0.attn"), attending("aten::bmm", "h.1.attn", 1)]) == set()
+    )
+
+
 def test_why_a_step_would_be_slower_elsewhere():
     comparison = rooflight.compare(recorded("h200/resnet50-infer-fp32"), on="t4")
     time = by_quantity(comparison)["time"]
@@ -141,6 +187,28 @@ def test_another_batch():
     assert set(one) == {"time", "memory"}
     larger = {cause.name: cause.amount for cause in one["memory"].causes}
     assert larger[causes.SIZES] > 0 and causes.PRECISION not in larger
+
+
+def test_what_sizes_and_types_change_together_is_told_apart():
+    """The evidence has the whole change of the tensors, and how much of it is due to this cause."""
+    larger = rooflight.estimate("mnist-cnn", batch=128, dtype="bf16")
+    one = by_quantity(rooflight.compare(recorded("h200/mnist-cnn-infer-tf32"), larger, on="h200"))["memory"]
+    memory = {cause.name: cause for cause in one.causes}
+    assert memory[causes.SIZES].amount > 0 > memory[causes.PRECISION].amount
+    assert " of it by batch and sizes" in memory[causes.SIZES].evidence
+
+
+def test_another_type_of_an_operand_is_named_where_results_have_the_same():
+    """A table of indices in int64, then in int32; the results are bf16 on both sides."""
+    a, b = (
+        Op(index=0, phase="forward", module="", call=0, name="aten::embedding", ordinal=0,
+           args={"indices": Tensor(0, (8,), dtype)}, outputs=(Tensor(1, (8, 4), "bf16"),))
+        for dtype in ("int64", "int32")
+    )  # fmt: skip
+    rows = Explained(a, 96, 1000, ()), Explained(b, 64, 900, ())
+    (one,) = one_op(("k", "k"), *rows).causes
+    assert (one.name, one.amount) == (causes.PRECISION, -100.0)
+    assert one.evidence == "int64 → int32 operands"
 
 
 def test_estimates_are_no_runs():
@@ -236,6 +304,115 @@ def test_the_same_kernels_that_take_longer_are_unexplained():
     time = by_quantity(rooflight.compare(step, changed(step, kernel_times=1.5)))["time"]
     assert {cause.name for cause in time.causes} <= {causes.LAUNCHES, causes.OVERLAP}
     assert time.unexplained > 0
+
+
+def test_a_clock_that_fell_while_the_device_waited_is_no_other_clock():
+    step = recorded("h200/gpt2-infer-fp32")
+    spans = {**step.header.conditions, "sm_clock": "345 to 1980 MHz."}
+    waited = changed(step, {"conditions": spans}, kernel_times=1.01)
+    time = by_quantity(rooflight.compare(step, waited))["time"]
+    assert causes.CLOCK not in {cause.name for cause in time.causes}
+
+
+@pytest.mark.parametrize(
+    ("said", "mhz"),
+    [
+        ("1980 MHz", 1980),
+        ("345 to 1980 MHz", 1980),
+        ("1,980 MHz.", 1980),
+        ("1980.5 MHz", 1980.5),
+        ("", None),
+        ("0", None),
+    ],
+)
+def test_the_clock_is_the_highest_that_was_seen(said, mhz):
+    assert clock_mhz(replace(HEADER, conditions={"sm_clock": said})) == mhz
+
+
+def counted_otherwise(ledger: Ledger, names: tuple[str, ...], times: int) -> Ledger:
+    """With some counters multiplied: of ops, of the step, of the kernels."""
+
+    def more(row):
+        values = {
+            name: replace(value, value=value.value * times, low=None, high=None) if name in names else value
+            for name, value in row.quantities.items()
+        }
+        return replace(row, quantities=values)
+
+    return replace(ledger, measurements=tuple(map(more, ledger.measurements)), kernels=tuple(map(more, ledger.kernels)))
+
+
+@pytest.mark.parametrize(("quantity", "names"), [("DRAM bytes", DRAM_BYTES), ("FLOPs", EXECUTED_FLOPS)])
+def test_the_same_kernels_that_count_otherwise_are_unexplained(quantity, names):
+    step = recorded("h200/resnet50-infer-bf16")
+    one = by_quantity(rooflight.compare(step, counted_otherwise(step, names, 3)))[quantity]
+    assert one.b == 3 * one.a and one.causes == () and one.unexplained == 2 * one.a
+
+
+# --- one op, by hand ---
+
+
+def one_op(kernels: tuple[str, str], a: Explained, b: Explained) -> causes.Bridge:
+    """One op on both sides, in these kernels."""
+    of_a, of_b = (
+        SideWork((row.op,), {"": row.measured}, (Kernel(name=name, ops=(row.op.index,)),))
+        for name, row in zip(kernels, (a, b), strict=True)
+    )
+    explained = ({a.op.index: a}, {b.op.index: b})
+    context = WorkContext("DRAM bytes", lambda work: work.values.get("", 0), (HEADER, HEADER), explained)
+    parts = contributions(MatchedWork("same", of_a, of_b), context)
+    return causes.bridge("DRAM bytes", "byte", "", (a.measured, b.measured), parts)
+
+
+def test_the_cache_explains_what_the_played_caches_differ_by():
+    """On A 200 of 1,000 bytes are found in the L2, on B none, and 50 of others leave it: 250 more. Measured: 280."""
+    op = chain().ops[0]
+    a = Explained(op, 1000, 820, (Cause(traffic_causes.HITS, -200.0, "still there"),))
+    b = Explained(op, 1000, 1100, (Cause(traffic_causes.EARLIER, 50.0, "left"),))
+    one = one_op(("k", "k"), a, b)
+    assert [(cause.name, cause.amount, cause.how) for cause in one.causes] == [(causes.CACHES, 250.0, "computed")]
+    assert one.unexplained == 30.0
+
+
+def test_rules_that_do_not_fit_an_op_explain_nothing_of_it():
+    op = chain().ops[0]
+    a = Explained(op, 1000, 820, (Cause(traffic_causes.HITS, -200.0, "still there"),))
+    one = one_op(("k", "k"), a, Explained(op, 1000, 3000, (Cause(traffic_causes.EARLIER, 50.0, "left"),)))
+    assert (one.causes, one.unexplained) == ((), 2180.0)
+
+
+def test_other_kernels_have_what_their_causes_leave():
+    """Of 280 bytes more the played caches tell 250: the other 30 are the other kernel's, as observed."""
+    op = chain().ops[0]
+    a = Explained(op, 1000, 820, (Cause(traffic_causes.HITS, -200.0, "still there"),))
+    b = Explained(op, 1000, 1100, (Cause(traffic_causes.EARLIER, 50.0, "left"),))
+    one = one_op(("k", "other"), a, b)
+    amounts = {cause.name: (cause.amount, cause.how) for cause in one.causes}
+    assert amounts == {causes.CACHES: (250.0, "computed"), causes.KERNELS: (30.0, "observed")}
+    assert one.unexplained == 0.0
+
+
+# --- on a CPU, and how it is written ---
+
+
+def test_bytes_that_nothing_counted_are_not_called_those_of_dram():
+    folder = Path(__file__).parents[1] / "data" / "cpu_versions"
+    comparison = rooflight.compare(*(folder / f"resnet18-{step}-torch-2.13.json.gz" for step in ("infer", "train")))
+    one = by_quantity(comparison)
+    assert "DRAM bytes" not in one and one["bytes by formula"].is_by_formula
+    assert waterfall_chart(comparison) is not None
+
+
+def test_the_times_of_two_busy_machines_are_said_to_be_unreliable():
+    folder = Path(__file__).parents[1] / "data" / "cpu_versions"
+    comparison = rooflight.compare(*(folder / f"resnet18-train-torch-2.{minor}.json.gz" for minor in (12, 13)))
+    (line,) = (line for line in bridge_sentences(comparison) if line.startswith("time "))
+    assert "TIMES UNRELIABLE in A and B" in line
+
+
+def test_what_rounding_leaves_is_written_as_nought():
+    one = causes.bridge("time", "second", "wall time", (0.01, 0.02), [causes.Contribution(causes.KERNELS, 0.01)])
+    assert signed(one, -5e-13) == signed(one, 5e-11) == "0 s" and signed(one, 5e-9) == "+5.00 ns"
 
 
 def test_two_versions_of_torch_on_a_cpu():

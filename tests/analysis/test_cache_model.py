@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from rooflight.analysis.cache_model import GRANULE, WAYS, Cache, Touch
+from rooflight.analysis.cache_model import GRANULE, WAYS, Cache, CacheTouch
 from rooflight.analysis.storage_addresses import StorageAddresses
 from rooflight.ledger import FORMAT_VERSION, Ledger, Op, Storage, Tensor
 from tests.fixtures.measured_ledgers import HEADER
@@ -16,11 +16,11 @@ MIB = GRANULE
 
 
 def read(address, mib):
-    return Touch(address * MIB, mib * MIB, (address * MIB, mib * MIB))
+    return CacheTouch(address * MIB, mib * MIB, (address * MIB, mib * MIB))
 
 
 def write(address, mib, tag=""):
-    return Touch(address * MIB, mib * MIB, (address * MIB, mib * MIB), writes=True, tag=tag)
+    return CacheTouch(address * MIB, mib * MIB, (address * MIB, mib * MIB), writes=True, tag=tag)
 
 
 def played(cache, *touches):
@@ -85,7 +85,7 @@ def test_memory_that_is_written_over_never_reaches_the_dram():
 
 def test_small_blocks_are_told_apart():
     cache = Cache(64 * MIB, 32 * MIB)
-    first, second = Touch(0, 1000, (0, 1000)), Touch(1024, 1000, (1024, 1000))
+    first, second = CacheTouch(0, 1000, (0, 1000)), CacheTouch(1024, 1000, (1024, 1000))
     cache.play([first])
     cache.play([second])
     assert first.missed == second.missed == 1000
@@ -94,8 +94,8 @@ def test_small_blocks_are_told_apart():
 def test_neighbours_in_one_granule_are_told_apart():
     cache = Cache(64 * MIB, 32 * MIB)
     half = 3 * MIB // 2
-    cache.play([Touch(0, half, (0, half))])
-    other = Touch(half, half, (half, half))
+    cache.play([CacheTouch(0, half, (0, half))])
+    other = CacheTouch(half, half, (half, half))
     cache.play([other])
     assert other.missed == pytest.approx(half)
 

@@ -12,6 +12,7 @@ import pytest
 
 import rooflight
 from rooflight.analysis.comparison.sides import Comparison, attributed
+from rooflight.files import load
 from rooflight.ledger import MathModes
 from rooflight.reporting.sections import compare_tables
 from rooflight.reporting.writers.terminal import narrowed
@@ -125,6 +126,17 @@ def test_the_other_way_round_is_the_reciprocal(estimate_measured):
         there, back = (one.ratio_of(lambda side: side.flops) for one in (row, pairs(other)[name]))
         assert (there is None) == (back is None)
         assert there is None or there * back == near(1.0)
+
+
+def test_an_account_beside_the_estimate_of_another_step_says_of_what_it_is():
+    """Tables have A's FLOPs, the account begins at those of B by formula: at another batch these are not the same."""
+    run = load("recorded:h200/mnist-cnn-infer-tf32")
+    other = rooflight.compare(rooflight.estimate("mnist-cnn", batch=128), run)
+    said = "why B differs from the estimate of its own step, which is not A"
+    assert any(line.startswith(f"{said}: FLOPs: ") for line in compare_tables.compare_document(other).lines)
+    back = rooflight.compare(run, rooflight.estimate("mnist-cnn", batch=128))
+    assert compare_tables.why_title(back) == "why A differs from the estimate of its own step, which is not B"
+    assert compare_tables.why_title(rooflight.compare(run)) == ""
 
 
 def test_two_estimates_are_compared_by_formula():

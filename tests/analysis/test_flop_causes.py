@@ -208,6 +208,44 @@ def test_split_parts_are_told():
     )
 
 
+def hopper(does, tile, types="bf16bf16_bf16f32_f32"):
+    side = {"fprop": "fprop_implicit_gemm", "dgrad": "dgrad_implicit_gemm", "wgrad": "wgrad_indexed_implicit_gemm"}[
+        does
+    ]
+    return role_of(f"sm90_xmma_{side}_{types}_nhwckrsc_nhwc_tilesize{tile}_warpgroupsize1x1x1_g1_execute_segment_k_off_"
+                   "kernel__5x_cudnn")  # fmt: skip
+
+
+TF32 = "f32f32_tf32f32_f32"
+
+
+@pytest.mark.parametrize(("kernel", "grid", "does", "tiles", "done"), [
+    # 120 blocks are 15 clusters of eight: 10 columns of tiles become 16. As 64 x 25 pixels to 1,536 channels were counted.
+    (hopper("fprop", "128x128x64"), (120, 1, 1), "forward", (13, 12), 13 * 16),
+    # Two rows high, so four columns wide.
+    (hopper("fprop", "128x128x64"), (60, 2, 1), "forward", (21, 6), 22 * 8),
+    # 98 rows make 100, fewer than 120 blocks: clusters of four would not fill the grid, so they are 4 x 2.
+    (hopper("fprop", "128x128x64"), (30, 4, 1), "forward", (98, 1), 100 * 2),
+    # 154 rows fill it in clusters of 4 x 1: the least that fits.
+    (hopper("fprop", "128x128x64"), (30, 4, 1), "forward", (154, 1), 156),
+    (hopper("fprop", "128x128x32", TF32), (120, 1, 1), "forward", (37, 10), 37 * 12),
+    (hopper("fprop", "64x128x64"), (15, 7, 1), "forward", (69, 3), 70 * 3),
+    # 110 blocks are 22 clusters of five.
+    (hopper("dgrad", "256x64x32"), (110, 1, 1), "input gradient", (75, 4), 75 * 5),
+    # In TF32 the gradient of an input lies the other way round.
+    (hopper("dgrad", "128x128x32", TF32), (120, 1, 1), "input gradient", (137, 4), 140 * 4),
+    (hopper("dgrad", "128x64x32", TF32), (39, 3, 1), "input gradient", (196, 8), 196 * 9),
+    # As many tiles as blocks: a tile each.
+    (hopper("dgrad", "128x128x64"), (104, 1, 1), "input gradient", (13, 6), 13 * 8),
+    (hopper("wgrad", "64x64x64"), (120, 1, 1), "weight gradient", (22, 12), 22 * 16),
+    (hopper("wgrad", "128x128x64"), (120, 1, 1), "weight gradient", (6, 18), 120),
+])  # fmt: skip
+def test_hoppers_kernels_take_whole_clusters_of_tiles(kernel, grid, does, tiles, done):
+    """As counted: the sizes are those of single ops."""
+    rows, columns = (count * side for count, side in zip(tiles, kernel.tile, strict=False))
+    assert executed_tiles(kernel, grid, MatrixProduct(does, rows, columns, 64 * kernel.tile[2])).blocks == done
+
+
 def test_strided_input_gradients_are_one_product_for_every_remainder():
     """8 × 17 × 17 pixels of 256 channels, 3 × 3 taps, stride 2, padding 1, to 96 channels.
 

@@ -123,6 +123,32 @@ def test_names_that_say_nothing_give_nothing(stripped: Ledger) -> None:
     assert "at least " in inferred_line(Measured(replace(stripped, kernels=kernels)))
 
 
+def test_bytes_of_some_ops_are_not_shown_as_those_of_the_step() -> None:
+    """Most ops of a compiled step share their kernels."""
+    found = inferred_page.without_counters(load("recorded:h200/resnet50-train-fp32-compiled"))
+    sums = infer(found)
+    assert sums is not None and sums.bytes_covered < 0.5 and sums.dram_bytes is None
+    assert "DRAM" not in inferred_line(Measured(found))
+    assert any(note.startswith("DRAM bytes are not inferred") for note in inferred_notes(Measured(found)))
+
+
+def test_a_sum_that_leaves_ops_out_is_a_least_one() -> None:
+    """Also where none of them has matrix work."""
+    path = (
+        ROOT
+        / "benchmarks"
+        / "h200"
+        / "results"
+        / "steps"
+        / "first"
+        / "torchvision-mobilenet_v3_large-train-bf16.json.gz"
+    )
+    found = inferred_page.without_counters(load(path))
+    sums = infer(found)
+    assert sums is not None and sums.covered == 1 and sums.untold
+    assert "executed at least " in inferred_line(Measured(found))
+
+
 def test_without_kernels_nothing_is_inferred(stripped: Ledger) -> None:
     assert infer(replace(stripped, kernels=())) is None
 

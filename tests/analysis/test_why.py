@@ -17,9 +17,10 @@ import rooflight
 from rooflight.analysis.comparison.align import align, family, names
 from rooflight.analysis.comparison.sides import Comparison
 from rooflight.analysis.comparison.why import MEDIANS, OVERLAP
-from rooflight.analysis.flop_causes import NOT_COUNTED, PADDING
+from rooflight.analysis.flop_causes import NOT_COUNTED, PADDING, explain_flops
 from rooflight.analysis.host_causes import ALL as HOST_CAUSES
-from rooflight.analysis.memory_causes import explain_memory
+from rooflight.analysis.time_causes import explain_time
+from rooflight.analysis.traffic_causes import explain_traffic
 from rooflight.commands.import_ import _read as read_log
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Value, is_inside
 from rooflight.metrics import EXECUTED_FLOPS, TENSOR_FLOPS
@@ -460,6 +461,29 @@ def test_the_cells_of_a_study_are_ledgers_like_any_other(run):
     assert (code, err) == (0, "") and "from A to B: FLOPs" in out and "batch and sizes" in out
 
 
+HOSTILE = [
+    "sdpa_sm90_flash_fprop_x_0x0x0_", "fmha_cutlassF_f32_aligned_0x0_k0", f"fmha_cutlassF_f32_aligned_{'9' * 5000}x1",
+    "winogradForward0x0_0x0", "winogradForward9999x9999_1x1", "fft2d_r2c_0x0", "regular_fft_pad<0, 0, 0",
+    "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize0x0x0_warpgroupsize1x1x1_g0_execute_kernel",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize0x0x0_stage3_warpsize2x2x1_ffma_execute_kernel",
+    "conv_depthwise2d_forward_kernel<0, 1, float, int>", "cunn_SoftMaxForward<4,", "tensorTransformGeneric<float>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("grid", [(0, 0, 0), (1, 1, 1), (120, 1, 1), None])
+@pytest.mark.parametrize(
+    "source", [MNIST, ledger("recorded:h200/transformer-infer-bf16")], ids=["mnist", "transformer"]
+)
+def test_no_name_and_no_grid_makes_an_account_fail(source, grid):
+    """All kernels are called so, in a file that somebody made: products of nothing, blocks of nothing."""
+    for name in HOSTILE:
+        kernels = tuple(msgspec.structs.replace(one, name=name, grid=grid, block=grid) for one in source.kernels)
+        changed = msgspec.structs.replace(source, kernels=kernels)
+        for explain in (explain_flops, explain_traffic, explain_time):
+            rows = explain(changed)
+            assert rows and all(math.isfinite(row.unexplained) for row in rows)
+
+
 # --- the page of documentation ---
 
 
@@ -475,7 +499,9 @@ def test_the_tables_of_the_page_are_what_its_script_writes(monkeypatch):
         return f"{path.parts[-3]}/{path.name.removesuffix(ENDING)}"
 
     steps = [
-        script.Step(one, ledger(place).header, flops(place), traffic(place), time(place), explain_memory(ledger(place)))
+        script.Step(
+            one, ledger(place).header, flops(place), traffic(place), time(place), script.memory_of(one, ledger(place))
+        )
         for one, place in ((one, place_of(one.place)) for one in script.recorded_steps())
     ]
     page = script.PAGE.read_text()

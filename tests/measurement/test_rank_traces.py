@@ -14,7 +14,8 @@ from rooflight.errors import BadFile, BadInput
 from rooflight.files import load, save
 from rooflight.ledger import Ledger, Measurement
 from rooflight.measurement.rank_traces import read_logs
-from rooflight.profiles.collectives import CollectiveCall, aligned, matched
+from rooflight.profiles.collectives import Collective, CollectiveCall, _step, aligned, calls_of, matched
+from rooflight.profiles.kineto import decode
 from rooflight.reporting.sections.ledger_documents import log_document
 from tests.fixtures.paths import DATA
 
@@ -153,6 +154,86 @@ def test_clocks_are_found_again() -> None:
     assert all(abs(alignment.offsets_ns[rank] - true[rank]) < 500 for rank in true)
     assert alignment.spread_ns < 1000
     assert median(item.skew_ns for item in alignment.applied(found)) < 10**5
+
+
+def test_groups_that_share_no_rank_have_a_clock_each(tmp_path: Path) -> None:
+    """0 with 1 and 2 with 3, clocks 5, 7 and 9 s ahead: rank 1 comes 200 us after rank 0, rank 3 50 us after 2."""
+
+    def own(group: str, start: float, end: float, shift: float) -> list[dict[str, Any]]:
+        ranks = {"Process Group Name": group, "Process Group Ranks": group}
+        return [
+            kernel("gemm", start - 20 + shift, start - 10 + shift, 1),
+            {**(event := reduced(start + shift, end + shift, 2)), "args": {**event["args"], **ranks}},
+        ]
+
+    paths = [
+        trace(tmp_path, 0, own("[0, 1]", 100, 400, 0)),
+        trace(tmp_path, 1, own("[0, 1]", 300, 400, 5e6)),
+        trace(tmp_path, 2, own("[2, 3]", 100, 180, 7e6)),
+        trace(tmp_path, 3, own("[2, 3]", 150, 180, 9e6)),
+    ]
+    ledger = read_logs(paths)
+    assert sorted(row["skew_s"] for row in together(ledger)) == [pytest.approx(50e-6), pytest.approx(200e-6)]
+    assert any("ranks 0, 1 and ranks 2, 3 have no collective with each other" in note for note in ledger.header.notes)
+    starts = {kernel.label.split("/")[0]: kernel.start_s for kernel in reversed(ledger.kernels)}
+    assert starts == {"rank 0": 0, "rank 1": pytest.approx(200e-6), "rank 2": 0, "rank 3": pytest.approx(50e-6)}
+
+
+def test_a_collective_between_clocks_that_are_not_aligned_is_left_out(tmp_path: Path) -> None:
+    """Nobody waits for all in a broadcast: by its ends no clock is set, and its skew would be that of clocks."""
+
+    def own(shift: float) -> list[dict[str, Any]]:
+        event = reduced(100 + shift, 200 + shift, 1)
+        return [{**event, "args": {**event["args"], "Collective name": "broadcast"}}]
+
+    ledger = read_logs([trace(tmp_path, 0, own(0)), trace(tmp_path, 1, own(7e6))])
+    assert together(ledger) == []
+    assert any("1 collective between ranks whose clocks are not aligned" in note for note in ledger.header.notes)
+    assert [kernel.start_s for kernel in ledger.kernels] == [0, 0]
+
+
+def test_clocks_of_each_group_are_found() -> None:
+    found = [
+        Collective("all_reduce", "all_reduce", {0: (0, 10), 1: (500, 510)}),
+        Collective("all_reduce", "all_reduce", {2: (7000, 7010), 3: (9005, 9010)}),
+        Collective("broadcast", "broadcast", {0: (20, 30), 2: (7020, 7030)}),
+    ]
+    alignment = aligned([0, 1, 2, 3, 4], found, one_clock=False)
+    assert alignment.offsets_ns == {0: 0, 1: 500, 2: 0, 3: 2000, 4: 0}
+    assert list(map(sorted, alignment.groups)) == [[0, 1], [2, 3], [4]]
+    assert [alignment.holds(item) for item in found] == [True, True, False]
+    assert aligned([0, 1, 2], found[:1], one_clock=True).groups == [frozenset({0, 1, 2})]
+
+
+def test_waiting_is_a_part_of_communicating(tmp_path: Path) -> None:
+    """Two at once on two streams, each from 0 to 1 ms on rank 0; rank 1 comes 0.9 ms late to both."""
+
+    def own(start: float) -> list[dict[str, Any]]:
+        return [reduced(start, 1000, 1, elements=10), reduced(start, 1000, 2, elements=20, stream=8)]
+
+    ledger = read_logs([trace(tmp_path, 0, own(0)), trace(tmp_path, 1, own(900))])
+    quantities = steps(ledger)["rank 0"].quantities
+    assert quantities["communicating_s"].value == pytest.approx(1000e-6)
+    assert quantities["rank_wait_s"].value == pytest.approx(900e-6)
+    assert [row["rank_wait_s"] for row in together(ledger)] == [pytest.approx(900e-6)] * 2
+
+
+def test_ranks_name_their_gpus_themselves(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="device h200: traces of several ranks name their GPUs themselves: leave"):
+        read_logs(two_ranks(tmp_path), device="h200")
+
+
+@pytest.mark.parametrize(("dims", "elements"), [([4, 5], 20), ([], 1), ([2**31] * 80_000, None), ([4, -5], None)])
+def test_elements_of_a_call_are_counted_as_far_as_there_can_be(dims: list[int], elements: int | None) -> None:
+    event = {"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
+    args = {"Input Dims": [dims], "Input type": ["float"]}
+    (found,) = calls_of(decode(json.dumps({"traceEvents": [{**event, "args": args}]}).encode(), name="here"))
+    assert found.elements == elements
+
+
+def test_the_step_of_a_moment_is_that_which_began_last() -> None:
+    steps = [(10, 3), (20, 4)]
+    assert [_step(moment, steps) for moment in (9, 10, 19, 20, 99)] == [None, 3, 3, 4, 4]
 
 
 def test_what_cannot_be_one_collective_is_left_out(tmp_path: Path) -> None:

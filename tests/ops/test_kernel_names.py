@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.ops.kernel_names import role_of, tile
+from rooflight.ops.kernel_names import role_of, short_name, tile
 from rooflight.ops.matrix_product import MatrixProduct
 from rooflight.ops.tile_padding import executed_tiles
 from tests.fixtures.paths import DATA
@@ -210,3 +210,53 @@ def test_a_grid_shows_the_tiles_of_kernels_that_nobody_counted() -> None:
     # fewer than tiles.
     assert executed_tiles(sgemm, (4, 16, 1), MatrixProduct("product", 1000, 512, 100)) is None
     assert executed_tiles(sgemm, (4, 15, 1), MatrixProduct("product", 1000, 512, 256)) is None
+
+
+# --- names of anyone's making ---
+
+NINES = "9" * 5000
+HOSTILE = [
+    f"nvjet_tst_{NINES}x1_1x1_h",
+    f"nvjet_sm{NINES}_tst_1x1_1x1_h",
+    f"sm{NINES}_xmma_gemm_f32f32_tilesize1x1x{NINES}_g{NINES}_",
+    f"fmha_cutlassF_f32_aligned_64x64_rf_sm{NINES}",
+    f"cutlass_80_simt_sgemm_{NINES}x64_8x5_nn_align1",
+    f"CollectiveMma<cutlass::gemm::MainloopX<3>, cute::tuple<cute::C<{NINES}>, cute::C<1>, cute::C<1> >",
+    f"Volta_hmma_implicit_gemm_fprop_fp32_nhwc_{NINES}x128x64x1",
+    "convolve_sgemm<float, 1, 99999999999, 5, 5, 3>",
+    "sgemm_largek_lds64<true, false, 99999999999, 5, 3, 3>",
+    "cutlass_simt_" + "gemm_1x1_1x1_" * 500,  # cubic, where each of three parts may have any length
+    f"sm90_xmma_gemm_tilesize1x{NINES}",
+    "volta_" * 10_000,
+    "::[lambda" * 10_000,
+    "triton_poi_fused_" + "a_" * 100_000,
+]
+PIECES = sorted({
+    "9", NINES, "x", "_", "1x1", "gemm", "align8", "::", "<", ">", "(", ")", ", ", "float", "int=", "sm90", "_g0_", "\u0665",
+    "0x0", "nvjet_tst_", "_xmma_", "cutlass_80_", "tensorop_", "tilesize", "threadblock::", "GemmShape<", "volta_", "fused_",
+    "triton_tem_", "add", "mul", "relu", "convolve_sgemm<", "fmha_cutlassB_f32_", "cudnn_generated_", "sdpa_", "[lambda",
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=[name[:30] for name in HOSTILE])
+def test_a_name_without_end_tells_no_tile(name: str) -> None:
+    """Neither a number of 5,000 digits nor 2 to a power of eleven: no kernel has a tile of that size."""
+    role = role_of(name)
+    assert role is None or role.tile is None or max(role.tile) < 10**6
+    assert 0 < len(short_name(name, 40)) <= 40
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
+def test_whatever_a_name_is_made_of_it_is_read(name: str) -> None:
+    role = role_of(name)
+    if role is not None:
+        assert min(role.cluster) >= 1 and role.groups >= 1
+        assert all(0 < size < 10**6 for size in role.tile or role.sides or ())
+    assert len(short_name(name, 40)) <= 40
+
+
+def test_a_cluster_of_none_is_none() -> None:
+    name = "cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_bf16_bf16_128x128x64_2x0x1_0_ttn_align8"
+    role, other = role_of(name), role_of("nvjet_tst_128x256_64x4_0x2_h_bz_NNT")
+    assert role is not None and role.cluster == (1, 1)
+    assert other is not None and other.cluster == (1, 1)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rooflight.errors import BadFile
 from rooflight.ledger import Kernel, Ledger
 from rooflight.profiles import read
+from rooflight.profiles.operator_calls import NO_FORMULA
 from rooflight.reporting.sections.kernel_groups import groups
 from rooflight.reporting.sections.kernel_tables import log_data
 from tests.fixtures.paths import DATA
@@ -123,3 +126,129 @@ def test_nothing_ran(tmp_path: Path) -> None:
     )
     with pytest.raises(BadFile, match="without GPU kernels and without ops"):
         read(path)
+
+
+def called(name: str, types: list[str], concrete: list[str], dims: list[Any] | None = None) -> dict[str, Any]:
+    """A trace of one call, as a file of somebody else may note it."""
+    args = {"Input type": types, "Concrete Inputs": concrete, "Input Dims": dims or [[] for _ in types]}
+    where = {"ph": "X", "pid": 1, "tid": 1}
+    op = {**where, "cat": "cpu_op", "name": name, "ts": 1, "dur": 10, "args": {**args, "External id": 1}}
+    return {"traceEvents": [op]}
+
+
+def launching(trace: dict[str, Any]) -> dict[str, Any]:
+    """The same call on a GPU, where it launched a kernel."""
+    kernel = {"ph": "X", "cat": "kernel", "name": "kernel<float>", "ts": 5, "dur": 1, "args": {"External id": 1}}
+    return {"traceEvents": [*trace["traceEvents"], kernel]}
+
+
+def imported(trace: dict[str, Any], folder: Path) -> Ledger:
+    path = folder / "trace.json"
+    path.write_text(json.dumps(trace))
+    return read(path)
+
+
+@pytest.mark.parametrize("made", [dict, launching])
+@pytest.mark.parametrize(
+    ("name", "concrete"),
+    [
+        ("aten::manual_seed", ["77"]),
+        ("aten::set_grad_enabled", ["False"]),
+        ("aten::_print", ["written by the trace"]),
+        ("aten::ljust", ["a", "300000000", "x"]),
+        ("aten::from_file", ["FILE", "True", "4", "6", "", "", ""]),
+    ],
+)
+def test_a_trace_never_decides_what_is_executed(
+    name: str, concrete: list[str], made: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Operators of TorchScript, and those that do more than compute: seeds, switches, output, memory, files."""
+    there = tmp_path / "made_by_the_trace"
+    concrete = [str(there) if text == "FILE" else text for text in concrete]
+    state, seed = torch.get_rng_state(), torch.initial_seed()
+    tracemalloc.start()
+    try:
+        ledger = imported(made(called(name, ["Scalar" if text else "" for text in concrete], concrete)), tmp_path)
+        most = tracemalloc.get_traced_memory()[1]
+        assert torch.is_grad_enabled() and torch.initial_seed() == seed and torch.equal(torch.get_rng_state(), state)
+    finally:
+        tracemalloc.stop()
+        torch.set_grad_enabled(True)
+    assert not ledger.ops and len(ledger.kernels) == 1
+    assert capfd.readouterr().out == "" and not there.exists() and most < 100e6
+
+
+def test_operators_without_a_formula_are_left_out_and_said(tmp_path: Path) -> None:
+    ledger = imported(called("aten::q_scale", ["float"], [""], [[4, 4]]), tmp_path)
+    assert ledger.header.notes[-1] == f"1 rows have no estimate: {NO_FORMULA}"
+
+
+@pytest.mark.parametrize("made", [dict, launching])
+@pytest.mark.parametrize(
+    ("name", "types", "concrete", "dims"),
+    [
+        ("aten::mm", ["float", "float"], ["", ""], [[2**40, 2**40], [2**40, 2**40]]),
+        ("aten::mm", ["float", "float"], ["", ""], [[2**70, 1], [1, 2**70]]),
+        ("aten::mm", ["float", "float"], ["", ""], [[2**40, 1], [1, 2**40]]),  # its result would be 2**82 bytes
+        ("aten::relu", ["float"], [""], [[1] * 5000]),
+        ("aten::relu", ["float"], [""], [[[[[[[4]]]]]]]),
+        ("aten::relu", ["float"], [""], [["4"]]),
+        ("aten::unbind", ["float", "Scalar"], ["", "0"], [[2**40]]),
+        ("aten::split", ["float", "Scalar", "Scalar"], ["", "1", "0"], [[2**40], [], []]),
+        (
+            "aten::zeros",
+            ["ScalarList", "Scalar", "", "", "Scalar"],
+            ["[1152921504606846976]", "6", "", "", "False"],
+            None,
+        ),
+        ("aten::pow", ["float", "Scalar"], ["", "9" * 4000], [[4], []]),
+        ("aten::expand", ["float", "ScalarList", "Scalar"], ["", "[" * 900 + "]" * 900, "False"], [[1], [], []]),
+    ],
+)
+def test_sizes_that_no_machine_has(
+    name: str, types: list[str], concrete: list[str], dims: Any, made: Any, tmp_path: Path
+) -> None:
+    ledger = imported(made(called(name, types, concrete, dims)), tmp_path)
+    assert not ledger.ops and len(ledger.kernels) == 1
+
+
+def test_one_absurd_call_spoils_no_other(tmp_path: Path) -> None:
+    """A size below zero gives no room for more pieces, and what is refused takes none away."""
+    types = ["float", "Scalar", "Scalar"]
+    asked = [("-1", 2**40), ("1", 2**40), ("4", 8)]
+    traces = [called("aten::split", types, ["", size, "0"], [[length], [], []]) for size, length in asked]
+    events = [{**trace["traceEvents"][0], "ts": 100 * place} for place, trace in enumerate(traces)]
+    (op,) = imported({"traceEvents": events}, tmp_path).ops
+    assert [output.shape for output in op.outputs] == [(4,), (4,)]
+
+
+def test_infinity_is_a_number(tmp_path: Path) -> None:
+    ledger = imported(
+        called("aten::clamp", ["float", "Scalar", "Scalar"], ["", "0.", "inf"], [[4, 8], [], []]), tmp_path
+    )
+    assert [op.outputs[0].shape for op in ledger.ops] == [(4, 8)]
+
+
+@pytest.mark.parametrize("made", [dict, launching])
+def test_a_path_is_as_deep_as_models_are(made: Any, tmp_path: Path) -> None:
+    """8,000 ranges inside each other make no 32 million entries of paths (256 MB)."""
+    trace = called("aten::mm", ["float", "float"], ["", ""], [[4, 4], [4, 4]])
+    (inner,) = trace["traceEvents"]
+    inner["ts"], inner["dur"] = 9000, 1
+    outer = [
+        {**inner, "name": f"r{depth}", "ts": depth, "dur": 20_000 - 2 * depth, "args": {"External id": 100 + depth}}
+        for depth in range(8000)
+    ]
+    trace["traceEvents"] = [*outer, inner]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(made(trace)))
+    tracemalloc.start()
+    try:
+        ledger = read(path)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 60e6
+    row = next(kernel for kernel in ledger.kernels if kernel.ops)
+    assert row.label == "/".join(f"r{depth}" for depth in range(100))
+    assert [op.name for op in ledger.ops] == ["aten::mm"]

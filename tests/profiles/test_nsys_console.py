@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from rooflight.errors import BadFile
 from rooflight.profiles import read
+from rooflight.profiles.log import LogText
+from rooflight.profiles.nsys_console import is_one
 
 COLUMN = """\
 Generating SQLite file run.sqlite from run.nsys-rep
@@ -112,3 +115,22 @@ def test_a_csv_of_calls_of_the_runtime_is_none_of_kernels(tmp_path: Path) -> Non
                 tmp_path, "Time (%),Total Time (ns),Num Calls,Avg (ns),Name\n99.6,86755035,3,28918345.0,cudaMalloc\n"
             )
         )
+
+
+def test_a_table_of_ranges_is_none_of_kernels(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="is no log that rooflight knows"):
+        read(written(tmp_path, BOX.replace("| Avg (ns) |        Name  ", "| Style    |        Name  ")))
+
+
+def test_words_of_a_header_in_another_order_are_none(tmp_path: Path) -> None:
+    with pytest.raises(BadFile):
+        read(written(tmp_path, TRACE.replace("Start (ns)  Duration (ns)", "Name        Duration (ns)")))
+
+
+@pytest.mark.parametrize("words", ["Start (Duration (", "Total Time (Instances "])
+def test_a_long_line_is_looked_at_once(words: str) -> None:
+    """1,000 of each of the words but the last: one pattern of all of them tries every two, and reads on from each."""
+    source = LogText("here", f"{words * 1000}\n---- ---- ----\n")
+    began = time.perf_counter()
+    assert not is_one(source)
+    assert time.perf_counter() - began < 2  # it took 40, and takes milliseconds

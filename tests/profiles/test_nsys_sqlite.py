@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from rooflight.errors import BadFile
 from rooflight.ledger import Ledger
 from rooflight.profiles import read
+from rooflight.profiles.sqlite_tables import SqliteTables, StoredRow
 
 PROCESS = 0x0001_0000_1267 << 24
 """Of the process; the number of a thread is this and the thread's own."""
@@ -197,3 +198,43 @@ def test_nothing_of_a_database_is_run(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(BadFile):
         read(path)
+
+
+def test_a_database_that_is_still_written_is_not_finished(tmp_path: Path) -> None:
+    """All that was written is in the write-ahead log: beside the file it is seen there, and alone, or packed, by the
+    empty tables of a database that has one. Closed, it is read, though its head still says that it may have a log."""
+    path, copied, packed = tmp_path / "run.sqlite", tmp_path / "copied.sqlite", tmp_path / "packed.gz"
+    writer = sqlite3.connect(path)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("PRAGMA wal_autocheckpoint = 0")
+    writer.executescript(SCHEMA)
+    for table, rows in ROWS.items():
+        writer.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    writer.commit()
+    copied.write_bytes(path.read_bytes())
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    for unfinished in (path, copied, packed):
+        with pytest.raises(BadFile, match=r"is not finished: .* `sqlite3 FILE 'PRAGMA wal_checkpoint\(TRUNCATE\)'`"):
+            read(unfinished)
+    writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    expected = read(database(tmp_path / "plain.sqlite")).kernels
+    assert read(path).kernels == expected == read(packed).kernels
+    writer.close()
+    assert read(path).kernels == expected
+
+
+def test_names_are_read_once_from_a_table_without_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each of them is searched for from the table's begin, which is quadratic."""
+    asked: list[str] = []
+    rows_of = SqliteTables.rows
+
+    def counted(self: SqliteTables, table: str, *columns: str, **more: Any) -> Iterator[StoredRow]:
+        asked.append(table)
+        return rows_of(self, table, *columns, **more)
+
+    monkeypatch.setattr(SqliteTables, "rows", counted)
+    schema = SCHEMA.replace("id INTEGER NOT NULL PRIMARY KEY", "id INTEGER")
+    ledger = read(database(tmp_path / "run.sqlite", ROWS | {"StringIds": [*ROWS["StringIds"], (2, "other")]}, schema))
+    assert asked.count("StringIds") == 1
+    assert [kernel.name for kernel in ledger.kernels[2:4]] == ["void gemm<float>(float*)", "void relu<4>(int)"]

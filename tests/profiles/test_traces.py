@@ -282,7 +282,10 @@ def test_a_trace_of_the_cpu_alone(tmp_path: Path) -> None:
         ('{"traceEvents": [\n{"ph": "X",,}]}', "line 2"),
         ('{"a": 1}', "no Chrome trace"),
         ('{"traceEvents": 5}', "no Chrome trace"),
-        ('{"format_version": 2, "header": {}}', "rooflight report"),
+        ('{"format_version": 2, "header": {}}', "is a ledger already: show it with: rooflight report"),
+        ('{"format_version": 1, "title": "a study", "rows": []}', "is the index of a study, no log"),
+        ('{"format_version": 1, "device": "NVIDIA H200", "points": []}', "is a calibration, no log"),
+        ('{"format_version": 1, "batches": []}', "a file of rooflight's own, no log"),
         ('{"traceEvents": []}', "without GPU kernels"),
     ],
 )

@@ -45,7 +45,7 @@ class _Held:
 
 
 @dataclass
-class Touch:
+class CacheTouch:
     """Bytes from an address on that a kernel reads or writes once, and how many of them came from the DRAM.
     `block`: where the memory begins that they are a part of, and its bytes."""
 
@@ -88,7 +88,7 @@ class Cache:
         self._back: dict[str, float] = defaultdict(float)
         self._survives = _survival()
 
-    def play(self, touches: Sequence[Touch]) -> Mapping[str, float]:
+    def play(self, touches: Sequence[CacheTouch]) -> Mapping[str, float]:
         """What a kernel touches, all at the same time, each from its beginning to its end. Bytes written back, by
         their tags."""
         self._back = defaultdict(float)
@@ -103,7 +103,7 @@ class Cache:
         self._age()
         return self._back
 
-    def _touch(self, key: int, low: int, high: int, touch: Touch) -> float:
+    def _touch(self, key: int, low: int, high: int, touch: CacheTouch) -> float:
         writes, nbytes = touch.writes, high - low
         held = self._held.pop(key, None)
         missed = float(nbytes)

@@ -87,8 +87,15 @@ def kernels_of_ops(ledger: Ledger) -> dict[int, list[Kernel]]:
     kernels: dict[int, list[Kernel]] = defaultdict(list)
     for kernel in ledger.kernels:
         if len(kernel.ops) == 1:
-            kernels[kernel.ops[0]].append(kernel)
+            kernels[kernel.ops[0]].append(_as_launched(kernel))
     return kernels
+
+
+def _as_launched(kernel: Kernel) -> Kernel:
+    """No kernel runs without blocks or threads: of one that somebody's file has so, neither is known."""
+    if min(*(kernel.grid or (1, 1)), *(kernel.block or (1, 1))) > 0:
+        return kernel
+    return msgspec.structs.replace(kernel, grid=None, block=None)
 
 
 def account(rows: Sequence[Explained]) -> Account:

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from rooflight.analysis.cause import Account, Cause, CauseSum, Explained, kernels_of_ops
 from rooflight.analysis.cpu_locality import Apart, calls_apart, locality_of
-from rooflight.analysis.cpu_work import CpuWork, Stage
+from rooflight.analysis.cpu_work import CpuStage, CpuWork
 from rooflight.hardware.roofs import demand_of
 from rooflight.ledger import Kernel, Ledger, Op, Value
 from rooflight.machine.rates import FAULT, CpuRates, name_of
@@ -61,7 +61,7 @@ def explain_cpu_time(ledger: Ledger) -> list[Explained]:
     return rows
 
 
-def _grown(stages: Sequence[Stage]) -> Iterator[Cause]:
+def _grown(stages: Sequence[CpuStage]) -> Iterator[Cause]:
     """Each stage looks at one thing more than the one before: what it adds is that thing's."""
     for before, now in pairwise(stages):
         if not math.isclose(now.seconds, before.seconds, rel_tol=1e-9):

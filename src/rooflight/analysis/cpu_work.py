@@ -33,7 +33,7 @@ GRAIN = 32_768
 _BATCHES = ("aten::bmm", "aten::baddbmm")
 
 
-class Stage(NamedTuple):
+class CpuStage(NamedTuple):
     """The time with one limit more than before."""
 
     name: str
@@ -42,7 +42,7 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Limits:
+class _CpuLimits:
     """How the work runs, by the limits that were looked at so far."""
 
     flops: float
@@ -64,17 +64,17 @@ class CpuWork:
         read = [primitive_of(kernel.name, kernel.label) for kernel in primitives]
         self._primitives = [primitive for primitive in read if primitive is not None and primitive.kind != "reorder"]
         self._is_one = rates.threads == 1 or (not demand.matrix_flops and self._elements <= GRAIN)
-        self._limits = _Limits(0.0, 1.0, 0.0)
-        self._stages: list[Stage] = []
+        self._limits = _CpuLimits(0.0, 1.0, 0.0)
+        self._stages: list[CpuStage] = []
 
-    def stages(self, touched: Sequence[TouchedTensor], workspace: float = 0.0) -> list[Stage]:
+    def stages(self, touched: Sequence[TouchedTensor], workspace: float = 0.0) -> list[CpuStage]:
         """The first is the least time; empty where the processor's speed in that precision was not timed."""
         demand, rates = self._demand, self._rates
         bandwidth, roof = self._bandwidth(demand.bytes, one=False), rates.roof(demand.precision)
         if bandwidth is None or (demand.matrix_flops and roof is None):
             return []
-        self._limits = _Limits(demand.matrix_flops, roof or 1.0, demand.bytes / bandwidth)
-        self._stages = [Stage(ROOF, self._limits.seconds)]
+        self._limits = _CpuLimits(demand.matrix_flops, roof or 1.0, demand.bytes / bandwidth)
+        self._stages = [CpuStage(ROOF, self._limits.seconds)]
         if demand.matrix_flops:
             self._limit_threads()
             self._limit_speed()
@@ -90,7 +90,7 @@ class CpuWork:
 
     def _limit(self, name: str, evidence: str, **limits: float) -> None:
         self._limits = replace(self._limits, **limits)
-        self._stages.append(Stage(name, self._limits.seconds, evidence))
+        self._stages.append(CpuStage(name, self._limits.seconds, evidence))
 
     # --- matrix work ---
 

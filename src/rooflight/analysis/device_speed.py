@@ -35,17 +35,18 @@ class DeviceSpeed:
     @classmethod
     def of(cls, ledger: Ledger, device: Device) -> DeviceSpeed:
         roofs = roofs_of(device, ceilings_of(device, None))
-        clock_hz = _clock_of(ledger.header)
-        nominal = device.clock_hz.value
-        slower = max(1.0, nominal / clock_hz) if clock_hz else 1.0
-        said = f"{(clock_hz or nominal) / 1e6:,.0f} of {nominal / 1e6:,.0f} MHz while it ran"
+        nominal_mhz = device.clock_hz.value / 1e6
+        seen_mhz = clock_mhz(ledger.header) or nominal_mhz
+        slower = max(1.0, nominal_mhz / seen_mhz)
+        said = f"{seen_mhz:,.0f} of {nominal_mhz:,.0f} MHz while it ran"
         return cls(device, roofs, slower, said, rates_of(device.name), _like(ledger, device), instructions(device.name))
 
 
-def _clock_of(header: Header) -> float | None:
-    """The highest clock that was seen: a device that waits lowers it, and that slows no kernel."""
-    seen = re.findall(r"[\d.]+", header.conditions.get("sm_clock", "").replace(",", ""))
-    return max(map(float, seen)) * 1e6 if seen else None
+def clock_mhz(header: Header) -> float | None:
+    """The highest clock of the multiprocessors that was seen: a device that waits lowers it, and that slows no kernel.
+    `None` where nothing positive was written down."""
+    seen = re.findall(r"\d+(?:\.\d+)?", header.conditions.get("sm_clock", "").replace(",", ""))
+    return max(map(float, seen), default=0.0) or None
 
 
 def _like(ledger: Ledger, device: Device) -> dict[int, float]:

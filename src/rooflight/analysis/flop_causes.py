@@ -145,7 +145,8 @@ def _work(op: Op, kernels: Sequence[Kernel], counts: _Counts) -> OpWork:
     if not products_of(op) and attention_shape(op) is None:  # nothing tells what its kernels work on
         return OpWork(op, tuple(causes), (), tuple(kernels))
     names = [role_of(kernel.name) for kernel in kernels]
-    fast = is_fast(names)
+    convolves = op.packet.startswith("aten::convolution")
+    fast = convolves and is_fast(names)
     done = fast_flops(op, kernels, names) if fast else None
     split = 1, 0
     share = _share(op)
@@ -164,7 +165,7 @@ def _work(op: Op, kernels: Sequence[Kernel], counts: _Counts) -> OpWork:
                 continue
             tensor.append((kernel, blocks.executed))
             causes += [*_attention(kernel, blocks), *_arithmetic(op, kernel, counts)]
-        elif is_direct(kernel):
+        elif convolves and is_direct(kernel):
             causes += _direct(op, kernel, share, counts)
         elif fast and belongs(name, kernel):
             untold += [] if done is not None else [kernel]

@@ -1,15 +1,18 @@
 """What the GPU waited for while no kernel ran: gaps between kernels, each by what the host did meanwhile.
 
-A gap before a kernel that was launched too late is the host's: a wait for the GPU that let it run dry, the allocator,
-the data loader, or else Python and torch on the way to the next launch. A gap before a kernel that was launched already
-is the device's own. Gaps are those of a step under the profiler, which slows the host: their sum is scaled down to the
-idle time of the step without it.
+A gap before a kernel that was launched too late is the host's: a wait that had begun while the GPU still ran, and let
+it run dry, the allocator, the data loader, or else Python and torch on the way to the next launch. A gap before a
+kernel that was launched already is the device's own. Gaps are those of a step under the profiler, which slows the host:
+their sum is scaled down to the idle time of the step without it. Idle time beyond all gaps is called what it is,
+unexplained: a ledger does not tell when the step began and ended.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rooflight.analysis.cause import CauseSum
@@ -24,8 +27,7 @@ ALLOCATOR = "host: allocator"
 DATA = "host: data loading"
 LAUNCHING = "host: from launch to start"
 QUEUED = "between queued kernels"
-EDGES = "begin and end of the step"
-ALL = (HOST, PYTHON, AUTOGRAD, OPTIMIZER, WAITS, ALLOCATOR, DATA, LAUNCHING, QUEUED, EDGES)
+ALL = (HOST, PYTHON, AUTOGRAD, OPTIMIZER, WAITS, ALLOCATOR, DATA, LAUNCHING, QUEUED)
 
 _OWN_S = 2e-6
 """A GPU needs less than this between two kernels that are queued."""
@@ -51,7 +53,8 @@ class GapPart:
 
 
 def explain_host(ledger: Ledger, idle_s: float) -> list[CauseSum]:
-    """The idle time of a step in parts that sum to it. In one part where the profiler saw no launches."""
+    """The idle time of a step by what it was spent on; in one part where the profiler saw no launches. What lies in no
+    gap between kernels, before the first or after the last, is not told: a ledger does not have its step's begin."""
     parts = list(gap_parts(ledger))
     found = sum(part.time_s for part in parts)
     if idle_s <= 0 or not parts or found <= 0:
@@ -60,11 +63,7 @@ def explain_host(ledger: Ledger, idle_s: float) -> list[CauseSum]:
     by_cause: dict[str, list[GapPart]] = defaultdict(list)
     for part in parts:
         by_cause[part.cause].append(part)
-    sums = [_sum(cause, some, scale) for cause, some in by_cause.items()]
-    left = idle_s - scale * found
-    if left > 1e-9:
-        sums.append(CauseSum(EDGES, left, 0, "idle time that lies in no gap between kernels", None))
-    return sums
+    return [_sum(cause, some, scale) for cause, some in by_cause.items()]
 
 
 def _sum(cause: str, parts: Sequence[GapPart], scale: float) -> CauseSum:
@@ -85,62 +84,101 @@ def gap_parts(ledger: Ledger) -> Iterator[GapPart]:
         (kernel for kernel in ledger.kernels if kernel.start_s is not None and kernel.time_s is not None),
         key=lambda kernel: kernel.start_s or 0.0,
     )
-    launched = sorted((kernel for kernel in kernels if kernel.launch_s is not None), key=lambda k: k.launch_s or 0.0)
+    host = _Host(ledger, kernels)
     reached: float | None = None
     for kernel in kernels:
         start, end = kernel.start_s or 0.0, (kernel.start_s or 0.0) + (kernel.time_s or 0.0)
         if reached is not None and start > reached:
-            yield from _Gap(ledger, kernel, reached, start, launched).parts()
+            yield from _parts(host, kernel, reached, start)
         reached = end if reached is None else max(reached, end)
 
 
-@dataclass(frozen=True)
-class _Gap:
-    ledger: Ledger
-    kernel: Kernel
-    begin: float
-    end: float
-    launched: Sequence[Kernel]
-    """All kernels in the order of their launches."""
+class _Host:
+    """What the host did. It is asked about one gap after another, each later than those before: an import may have a
+    million of them, and as many calls, which are gone through once."""
 
-    def parts(self) -> Iterator[GapPart]:
-        op, launch = self._op(self.kernel), self.kernel.launch_s
-        if launch is None:  # of an older file: a gap that is longer than the device's own is the host's
-            launch = self.end if self.end - self.begin > _OWN_S else self.begin
-        if launch <= self.begin:
-            yield GapPart(QUEUED, self.end - self.begin, op)
-            return
-        launch = min(launch, self.end)
-        if self.end > launch:
-            yield GapPart(LAUNCHING, self.end - launch, op)
-        left = launch - self.begin
-        for call in self.ledger.host_calls:
-            inside = min(call.start_s + call.time_s, launch) - max(call.start_s, self.begin)
-            if call.kind == "synchronisation" or inside <= 0:
-                continue
-            cause, why = (DATA, "waits for the next batch") if call.kind == "data" else (ALLOCATOR, "asks the driver")
-            yield GapPart(cause, min(inside, left), op, f"{call.name} {why} for {call.time_s * 1e6:,.0f} µs")
-            left = max(0.0, left - inside)
-        if left > 0:
-            yield self._late(op, left, launch)
+    def __init__(self, ledger: Ledger, kernels: Sequence[Kernel]) -> None:
+        self._ops = ledger.ops
+        calls = sorted(ledger.host_calls, key=lambda call: call.start_s)
+        self._kept = _one_at_a_time(call for call in calls if call.kind != "synchronisation")
+        self._passed = 0
+        self._waits = [call for call in calls if call.kind == "synchronisation"]
+        self._begun = 0
+        self._waiting: list[HostCall] = []
+        self._launched = sorted((k for k in kernels if k.launch_s is not None), key=lambda k: k.launch_s or 0.0)
+        self._launches = [kernel.launch_s or 0.0 for kernel in self._launched]
 
-    def _late(self, op: Op | None, left: float, launch: float) -> GapPart:
-        """The host was not there in time. Where it had waited for the GPU, that is why: nothing was queued."""
-        waited = [
-            call
-            for call in self.ledger.host_calls
-            if call.kind == "synchronisation" and call.start_s < launch and call.start_s + call.time_s >= self.begin
-        ]
-        if waited:
-            return self._waited(waited[-1], left)
+    def kept(self, begin: float, until: float) -> Iterator[tuple[HostCall, float]]:
+        """The calls of the allocator and the loader in this time, and how much of it each took."""
+        while self._passed < len(self._kept) and self._kept[self._passed][1] <= begin:
+            self._passed += 1
+        for place in range(self._passed, len(self._kept)):
+            start, end, call = self._kept[place]
+            if start >= until:
+                return
+            yield call, min(end, until) - max(start, begin)
+
+    def waiting(self, moment: float) -> HostCall | None:
+        """The wait for the GPU that had begun last and was not over at this moment."""
+        while self._begun < len(self._waits) and self._waits[self._begun].start_s <= moment:
+            self._waiting.append(self._waits[self._begun])
+            self._begun += 1
+        while self._waiting and self._waiting[-1].start_s + self._waiting[-1].time_s < moment:
+            self._waiting.pop()
+        return self._waiting[-1] if self._waiting else None
+
+    def launched_before(self, moment: float) -> Kernel | None:
+        place = bisect_right(self._launches, moment)
+        return self._launched[place - 1] if place else None
+
+    def op(self, kernel: Kernel | None) -> Op | None:
+        if kernel is None or not kernel.ops or kernel.ops[0] >= len(self._ops):
+            return None
+        return self._ops[kernel.ops[0]]
+
+
+def _one_at_a_time(calls: Iterable[HostCall]) -> list[tuple[float, float, HostCall]]:
+    """Begin and end of each that no earlier one covers: a call of the runtime has one of the driver inside."""
+    found: list[tuple[float, float, HostCall]] = []
+    reached = -math.inf
+    for call in calls:
+        end = call.start_s + call.time_s
+        if end > reached:
+            found.append((max(call.start_s, reached), end, call))
+            reached = end
+    return found
+
+
+def _parts(host: _Host, kernel: Kernel, begin: float, end: float) -> Iterator[GapPart]:
+    """Of the gap before a kernel."""
+    op, launch = host.op(kernel), kernel.launch_s
+    if launch is None:  # of an older file: a gap that is longer than the device's own is the host's
+        launch = end if end - begin > _OWN_S else begin
+    if launch <= begin:
+        yield GapPart(QUEUED, end - begin, op)
+        return
+    launch = min(launch, end)
+    if end > launch:
+        yield GapPart(LAUNCHING, end - launch, op)
+    left = launch - begin
+    for call, inside in host.kept(begin, launch):
+        cause, why = (DATA, "waits for the next batch") if call.kind == "data" else (ALLOCATOR, "asks the driver")
+        yield GapPart(cause, min(inside, left), op, f"{call.name} {why} for {call.time_s * 1e6:,.0f} µs")
+        left = max(0.0, left - inside)
+    if left > 0:
+        yield _late(host, op, begin, left)
+
+
+def _late(host: _Host, op: Op | None, begin: float, left: float) -> GapPart:
+    """The host was not there in time. Where it waited for the GPU as that ran dry, that is why: nothing was queued.
+
+    A wait that began later found the GPU idle already, and is over at once: it explains nothing.
+    """
+    call = host.waiting(begin)
+    if call is None:
         return GapPart(_OF_PHASE.get(op.phase if op is not None else "", PYTHON), left, op)
-
-    def _waited(self, call: HostCall, left: float) -> GapPart:
-        before = [kernel for kernel in self.launched if (kernel.launch_s or 0.0) <= call.start_s]
-        asked = self._op(before[-1]) if before else None
-        at = f" at {asked.line}" if asked is not None and asked.line else ""
-        of = f" for {asked.name}{at}" if asked is not None else f" after {before[-1].label}" if before else ""
-        return GapPart(WAITS, left, asked, f"{call.name} waits{of}: the GPU runs dry")
-
-    def _op(self, kernel: Kernel) -> Op | None:
-        return self.ledger.ops[kernel.ops[0]] if kernel.ops and kernel.ops[0] < len(self.ledger.ops) else None
+    last = host.launched_before(call.start_s)
+    asked = host.op(last)
+    at = f" at {asked.line}" if asked is not None and asked.line else ""
+    of = f" for {asked.name}{at}" if asked is not None else f" after {last.label}" if last is not None else ""
+    return GapPart(WAITS, left, asked, f"{call.name} waits{of}: the GPU runs dry")

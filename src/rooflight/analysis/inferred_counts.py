@@ -34,7 +34,8 @@ _COUNTED_ON = "h200"
 """Arithmetic outside matrix work is told from single ops that were counted; on this device, where not on the step's."""
 
 _NEARLY_ALL = 0.99
-"""Of the useful FLOPs: with less of them in the sum, a part of the peak would say little."""
+"""Of the useful FLOPs, and of the compulsory bytes: with less of them in the sum, a part of the peak would say little,
+and a sum of bytes would be taken for that of the step."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ class InferredSum:
     """By unit and precision, as of an op."""
     padding: float
     dram_bytes: float | None
-    """`None` where the device's cache is not known."""
+    """`None` where the device's cache is not known, and where it would be the sum of some ops only."""
+    bytes_covered: float
+    """Part of the compulsory bytes that ops have whose DRAM bytes are told."""
     covered: float
     """Part of the useful FLOPs that the ops in the sum ask for."""
     strays: int
@@ -173,6 +176,9 @@ def infer(ledger: Ledger) -> InferredSum | None:
         for name, done in (row.flops or {}).items():
             flops[name] += done
     moved = [row.dram_bytes for row in rows if row.dram_bytes is not None]
+    asked = sum(compulsory_bytes_of(op) for op in ledger.ops if op.cost is not None)
+    of_told = sum(compulsory_bytes_of(row.op) for row in rows if row.dram_bytes is not None)
+    bytes_covered = of_told / asked if asked else 0.0
     useful = sum(useful_flops_of(op) for op in ledger.ops)
     told = sum(useful_flops_of(row.op) for row in rows if row.flops is not None)
     strays = [kernel for kernel in ledger.kernels if not kernel.ops and kernel.kind == "kernel"]
@@ -182,7 +188,8 @@ def infer(ledger: Ledger) -> InferredSum | None:
         rows=tuple(rows),
         flops=dict(flops),
         padding=math.fsum(row.padding or 0.0 for row in rows),
-        dram_bytes=math.fsum(moved) if moved else None,
+        dram_bytes=math.fsum(moved) if bytes_covered >= _NEARLY_ALL else None,
+        bytes_covered=bytes_covered,
         covered=told / useful if useful else 1.0,
         strays=len(strays),
         stray_time=(ratio(_seconds(strays), _seconds(ledger.kernels)) or 0.0),

@@ -83,7 +83,7 @@ def explain_time(ledger: Ledger, traffic: Sequence[Explained] | None = None) -> 
             continue
         try:
             asked = demand.roof_s(on.roofs)
-            causes = tuple(_OpTime(op, demand, kernels[op.index], on, moved.get(op.index, {})).causes())
+            causes = tuple(_TimePath(op, demand, kernels[op.index], on, moved.get(op.index, {})).causes())
         except BadInput:  # a precision that the device has no roof for
             continue
         rows.append(Explained(op, asked, values["kernel_time_s"].value, causes))
@@ -101,7 +101,7 @@ def is_beside(kernel: Kernel) -> bool:
 
 
 @dataclass
-class _OpTime:
+class _TimePath:
     """One op on its way from the least time to what its kernels take."""
 
     op: Op
@@ -254,7 +254,10 @@ class _OpTime:
                 # An instruction of every lane a cycle: half of what the peak counts, with its two FLOPs each.
                 issue = 2 * math.fsum(one.flops for one in told) / on.roofs.other(demand.precision).flops_per_s
                 self._go(issue * on.slower, room, ISSUE, max(told, key=lambda one: one.flops).like)
-        grids = [(math.prod(kernel.grid), math.prod(kernel.block)) for kernel in main if kernel.grid and kernel.block]
+        launched = [
+            (math.prod(kernel.grid), math.prod(kernel.block)) for kernel in main if kernel.grid and kernel.block
+        ]
+        grids = [(blocks, threads) for blocks, threads in launched if blocks > 0 and threads > 0]
         if demand.matrix_flops or not grids:
             return
         sms = int(on.device.sms.value)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rooflight.analysis.cache_model import Cache, Touch
+from rooflight.analysis.cache_model import Cache, CacheTouch
 from rooflight.analysis.cause import Cause, Explained, kernels_of_ops
 from rooflight.analysis.storage_addresses import StorageAddresses
 from rooflight.analysis.sweeps.op_sweeps import in_columns, sweeps_of
@@ -197,7 +197,7 @@ class _OpTraffic:
                 self.bytes.passes += touch.missed
         self._done |= {_done(piece, sweep) for piece in sweep.reads if isinstance(piece, Tensor)}
 
-    def _touch(self, piece: Piece, sweep: Sweep, *, writes: bool = False) -> Touch | None:
+    def _touch(self, piece: Piece, sweep: Sweep, *, writes: bool = False) -> CacheTouch | None:
         place, count = (0, 1) if piece in sweep.again else (sweep.place, sweep.count)
         nbytes = (piece.nbytes if writes else round(sweep.part * piece.nbytes)) // count
         skipped = place * nbytes
@@ -207,13 +207,13 @@ class _OpTraffic:
             start = self._borrowed[piece] if fixed is None else fixed
             # What threads keep for themselves lies in the half of the cache that is theirs, and in its own.
             both = shared or piece.cause == LOCAL
-            return Touch(start + skipped, nbytes, (start, piece.nbytes), writes, piece.cause, both)
+            return CacheTouch(start + skipped, nbytes, (start, piece.nbytes), writes, piece.cause, both)
         address = self._addresses.of(piece.storage)
         if address is None:
             return None
         size = self._addresses.nbytes(piece.storage)
         place = min(_place(piece, size) + skipped, max(size - nbytes, 0))
-        return Touch(address + place, nbytes, (address, size), writes, shared=shared)
+        return CacheTouch(address + place, nbytes, (address, size), writes, shared=shared)
 
     def rereads(self, kernels: Sequence[Kernel]) -> None:
         """Operands too large for the cache are read again by later waves of blocks, where no sweep tells how."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -19,14 +20,18 @@ from rooflight.profiles.log_ledger import covered_s, ledger_of
 
 _NAMED = re.compile(r"rank[-_.]?(\d{1,6})", re.IGNORECASE)
 _TRACES = (".json", ".json.gz")
+_SHOWN = 8
+"""As many ranks, or groups of them, does a note name."""
 Spans = list[tuple[float, float]]
 
 
 def read_logs(paths: Sequence[Path], *, device: str | None = None) -> Ledger:
     """Logs as a ledger. A folder stands for the traces in it, one a rank; several traces with ranks are joined."""
     files = [file for path in paths for file in _files(path)]
-    if len(files) > 1 and device is None:
+    if len(files) > 1:
         traces = _traces(files)
+        if traces is not None and device is not None:
+            raise BadInput(f"--device {device}: traces of several ranks name their GPUs themselves: leave --device out")
         if traces is not None:
             return _joined(files, traces)
     return read(*files, device=device)
@@ -73,25 +78,55 @@ def _joined(files: Sequence[Path], traces: dict[int, KinetoTrace]) -> Ledger:
     found, alone = collectives.matched({rank: collectives.calls_of(trace) for rank, trace in traces.items()})
     hosts = {trace.host for trace in traces.values()}
     one_clock = len(hosts) == 1 and "" not in hosts
-    alignment = collectives.aligned(sorted(traces), found, one_clock=one_clock)
-    kept = [item for item, moved in zip(found, alignment.applied(found), strict=True) if moved.can_be_one]
-    alone += sum(len(item.parts) for item in found) - sum(len(item.parts) for item in kept)
-    alignment = collectives.aligned(sorted(traces), kept, one_clock=one_clock)
-    placed = alignment.applied(kept)
-    begins = {rank: _first_ns(trace) - alignment.offsets_ns.get(rank, 0) for rank, trace in traces.items()}
+    joint = _on_one_clock(sorted(traces), found, one_clock=one_clock)
+    alone += joint.torn
+    shifts = _shifts_s(traces, joint.alignment)
     world = max(max(traces) + 1, *(trace.world or 0 for trace in traces.values()))
     name = files[0].parent.name if len({file.parent for file in files}) == 1 else "ranks"
     ledgers = []
     for rank, trace in sorted(traces.items()):
         own = ledger_of(kineto_log.of_trace(trace, name=f"the trace of rank {rank}"), Path(name or "ranks"))
-        ledgers.append(_of_rank(own, rank, world, (begins[rank] - min(begins.values())) / 1e9, trace, placed))
+        ledgers.append(_of_rank(own, rank, world, shifts[rank], trace, joint.placed))
     joined = join(ledgers)
-    notes = (*_notes(placed, alone, alignment, one_clock, set(traces)), *joined.header.notes)
+    notes = (*_notes(joint, alone, one_clock), *joined.header.notes)
     return msgspec.structs.replace(
         joined,
         header=msgspec.structs.replace(joined.header, notes=notes, rank=min(traces)),
-        measurements=(*joined.measurements, *map(_measured, placed)),
+        measurements=(*joined.measurements, *map(_measured, joint.placed)),
     )
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """The collectives of all ranks on one clock, and how many could not be put there."""
+
+    alignment: collectives.ClockAlignment
+    placed: Sequence[collectives.Collective]
+    torn: int
+    """Calls that were no part of one collective, as one rank had ended before another came."""
+    apart: int
+    """Collectives between ranks whose clocks are not aligned."""
+
+
+def _on_one_clock(ranks: Sequence[int], found: Sequence[collectives.Collective], *, one_clock: bool) -> _Joint:
+    """Twice: what turns out to be no one collective has no say in the clocks."""
+    alignment = collectives.aligned(ranks, found, one_clock=one_clock)
+    whole = [
+        item
+        for item, moved in zip(found, alignment.applied(found), strict=True)
+        if moved.can_be_one or not alignment.holds(item)
+    ]
+    torn = sum(len(item.parts) for item in found) - sum(len(item.parts) for item in whole)
+    alignment = collectives.aligned(ranks, whole, one_clock=one_clock)
+    kept = [item for item in whole if alignment.holds(item)]
+    return _Joint(alignment, alignment.applied(kept), torn, len(whole) - len(kept))
+
+
+def _shifts_s(traces: dict[int, KinetoTrace], alignment: collectives.ClockAlignment) -> dict[int, float]:
+    """How much later each rank began than the first of those whose clocks are aligned with its own."""
+    begins = {rank: _first_ns(trace) - alignment.offsets_ns[rank] for rank, trace in traces.items()}
+    firsts = {rank: min(begins[other] for other in group) for group in alignment.groups for rank in group}
+    return {rank: (begin - firsts[rank]) / 1e9 for rank, begin in begins.items()}
 
 
 def _first_ns(trace: KinetoTrace) -> int:
@@ -141,14 +176,20 @@ def _shares(rank: int, trace: KinetoTrace, placed: Sequence[collectives.Collecti
         if item.cat.lower() in ("cpu_op", "operator") and item.dur >= 0 and not item.name.startswith("c10d::")
     ]
     computing, communicating = covered_s(working), covered_s(talking)
-    waiting = sum(item.waiting_ns(rank) for item in placed if rank in item.parts) / 1e9
     origin = "torch profiler, union of intervals"
     return {
         "computing_s": Value(computing, origin),
         "communicating_s": Value(communicating, origin),
         "hidden_s": Value(max(0.0, computing + communicating - covered_s([*working, *talking])), origin),
-        "rank_wait_s": Value(waiting, "until the last rank's arrival, sum over collectives"),
+        "rank_wait_s": Value(_waiting_s(rank, placed), "until the last rank's arrival, union of intervals"),
     }
+
+
+def _waiting_s(rank: int, placed: Sequence[collectives.Collective]) -> float:
+    """In any collective: those of two groups may run side by side."""
+    spans = [item.waiting(rank) for item in placed if rank in item.parts]
+    first = min((start for start, _ in spans), default=0)  # since 1970 a float has no nanoseconds
+    return covered_s([((start - first) / 1e9, (end - first) / 1e9) for start, end in spans])
 
 
 def _measured(item: collectives.Collective) -> Measurement:
@@ -166,15 +207,13 @@ def _measured(item: collectives.Collective) -> Measurement:
     )
 
 
-def _notes(
-    placed: Sequence[collectives.Collective],
-    alone: int,
-    alignment: collectives.ClockAlignment,
-    one_clock: bool,
-    ranks: set[int],
-) -> list[str]:
-    if not placed:
-        return ["the traces have no collective in common: their clocks could not be aligned, nor anything said of skew"]
+def _notes(joint: _Joint, alone: int, one_clock: bool) -> list[str]:
+    calls = f"{joint.apart:,} collective{'s' if joint.apart > 1 else ''}"
+    apart = [f"{calls} between ranks whose clocks are not aligned: left out of the skew"] if joint.apart else []
+    if not joint.placed:
+        why = "none that all ranks end together" if apart else "no collective in common"
+        return [f"the traces have {why}: their clocks could not be aligned, nor anything said of skew", *apart]
+    alignment = joint.alignment
     within = f"the ends of {alignment.used:,} collectives differ by {seconds(alignment.spread_ns / 1e9)} in the median"
     how = (
         "all ranks ran on one machine and have one clock"
@@ -182,10 +221,22 @@ def _notes(
         else "ranks' clocks were aligned by the ends of collectives"
     )
     notes = [f"{how}: {within}; a skew below that says nothing"]
-    if left := sorted(ranks - set(alignment.offsets_ns)):
+    if len(alignment.groups) > 1:
         notes.append(
-            f"ranks {', '.join(map(str, left))} have no collective with the others: their clocks are not aligned"
+            f"{_some([_numbers(group) for group in alignment.groups], ' and ')} have no collective with each other: "
+            "each of these has a clock of its own, which begins with its first kernel"
         )
+    notes += apart
     if alone:
         notes.append(f"{alone:,} calls of collectives have no partner in another trace, and are left out of the skew")
     return notes
+
+
+def _numbers(ranks: frozenset[int]) -> str:
+    """`ranks 0, 1`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {_some([str(rank) for rank in sorted(ranks)], ', ')}"
+
+
+def _some(texts: Sequence[str], between: str) -> str:
+    shown = texts if len(texts) <= _SHOWN else [*texts[: _SHOWN - 1], f"{len(texts) - _SHOWN + 1:,} more"]
+    return between.join(shown)

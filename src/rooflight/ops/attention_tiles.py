@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from rooflight.ledger import Op
 from rooflight.ops.rounding import ceil_div, round_up
 
-_CUTLASS = re.compile(r"fmha_cutlass([FB])_(f32|f16|bf16)_aligned_(\d+)x(\d+)(?:_k(\d+))?")
-_CUDNN = re.compile(r"sdpa_sm\d+_flash_(fprop|bprop)_\w*?_(\d+)x(\d+)x(\d+)_")
-_FLASH = re.compile(r"Flash_(?:fwd|bwd)_kernel_traits<(?:\(int\))?(\d+), (?:\(int\))?(\d+), (?:\(int\))?(\d+), ")
+_CUTLASS = re.compile(r"fmha_cutlass([FB])_(f32|f16|bf16)_aligned_(\d{1,5})x(\d{1,5})(?:_k(\d{1,5}))?")
+_CUDNN = re.compile(r"sdpa_sm\d+_flash_(fprop|bprop)_\w*?_(\d{1,5})x(\d{1,5})x(\d{1,5})_")
+_FLASH = re.compile(
+    r"Flash_(?:fwd|bwd)_kernel_traits<(?:\(int\))?(\d{1,5}), (?:\(int\))?(\d{1,5}), (?:\(int\))?(\d{1,5}), "
+)
 """flash-attention 2: width of a head, rows and columns of a block. By its source: nobody counted it here."""
 _STEP = 32
 _CUDNN_KEYS = 128

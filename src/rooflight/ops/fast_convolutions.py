@@ -17,13 +17,13 @@ from rooflight.ops.kernel_names import KernelRole
 from rooflight.ops.matrix_product import MatrixProduct
 from rooflight.ops.tile_padding import executed_tiles
 
-_WINOGRAD = re.compile(r"winograd[A-Za-z]+?(\d+)x\d+(?:_(\d+)x\d+)?")
+_WINOGRAD = re.compile(r"winograd[A-Za-z]+?(\d{1,4})x\d+(?:_(\d{1,4})x\d+)?")
 _TILE = 4
 """Tiles whose transforms were counted."""
 _PER_INPUT_TILE, _PER_RESULT_TILE, _PER_FILTER = 246.0, 159.0, 136.0
 """FLOPs of Winograd's transforms of a tile of one channel of the input, of the result, and of one filter."""
-_FFT = re.compile(r"fft2d_(?:r2c|c2r)_(\d+)x\d+")
-_LONG_FFT = re.compile(r"regular_fft_pad<\d+, \d+, (\d+)")
+_FFT = re.compile(r"fft2d_(?:r2c|c2r)_(\d{1,4})x\d+")
+_LONG_FFT = re.compile(r"regular_fft_pad<\d+, \d+, (\d{1,4})")
 """Of larger spectra, whose transforms nobody counted."""
 _PER_TRANSFORM = {16: 4_400.0, 32: 23_060.0, 64: 130_000.0}
 """FLOPs of one real two-dimensional transform, by its size."""
@@ -58,7 +58,7 @@ def _winograd(op: Op, kernels: Sequence[Kernel], names: Sequence[KernelRole | No
     if not backward and op.packet == "aten::convolution_backward" and not gradients_of(op)[0]:
         return None
     tile = next((match for kernel in kernels if (match := _WINOGRAD.search(kernel.name)) is not None), None)
-    if tile is None:
+    if tile is None or not int(tile[1]):
         return None
     weight, groups = op.tensor("weight"), op.ints("groups", [1])[0]
     made = op.tensor("grad_output") if backward else op.outputs[0]
@@ -114,7 +114,7 @@ def _fft(op: Op, kernels: Sequence[Kernel]) -> tuple[float, str] | None:
         elif (match := _LONG_FFT.search(kernel.name)) is not None:
             size = int(match[1])
         elif "_cf32cf32" in kernel.name:
-            tile = re.search(r"tilesize(\d+)x(\d+)x(\d+)", kernel.name)
+            tile = re.search(r"tilesize(\d{1,5})x(\d{1,5})x(\d{1,5})", kernel.name)
             if tile is None:
                 return None
             a, b, k = map(int, tile.groups())

@@ -15,8 +15,8 @@ from functools import cached_property
 
 UNVECTORED = "scalar"
 """Instructions of a reference implementation."""
-_BLOCK = re.compile(r"(\d+)([a-z])")
-_SIZE = re.compile(r"([a-z]+)(\d+)")
+_BLOCK = re.compile(r"(\d{1,12})([a-z])")
+_SIZE = re.compile(r"([a-z]+)(\d{1,12})")
 _INSTRUCTIONS = (
     # From the widest: `avx512_core_amx` is no `avx512`, and `avx2_vnni` no `avx`.
     ("amx", "amx"), ("avx10", "avx512"), ("avx512", "avx512"), ("avx2", "avx2"), ("avx", "avx"), ("sse41", "sse"),

@@ -8,9 +8,11 @@ they are the same kind of the same size in the same group, in the same order wit
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -35,6 +37,8 @@ _KINDS = (
 )
 _ALL_WAIT = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 """Nobody is done with one of these before the last has come: they end together."""
+_MOST = 2**62
+"""No tensor has as many elements, and no group as many collectives."""
 _SIZES_DIFFER = frozenset({"all_to_all", "gather", "scatter"})
 
 
@@ -99,9 +103,14 @@ class Collective:
         """Was nobody done before the last had come? Else its parts were of two: a trace lacks some."""
         return self.kind not in _ALL_WAIT or min(end for _, end in self.parts.values()) >= self.last_ns
 
-    def waiting_ns(self, rank: int) -> int:
+    def waiting(self, rank: int) -> tuple[int, int]:
+        """From when until when it waited for the last to come."""
         start, end = self.parts[rank]
-        return max(0, min(end, self.last_ns) - start)
+        return start, max(start, min(end, self.last_ns))
+
+    def waiting_ns(self, rank: int) -> int:
+        start, end = self.waiting(rank)
+        return end - start
 
 
 def is_collective(work: DeviceWork) -> bool:
@@ -182,7 +191,9 @@ def _tensor(item: HostRange) -> tuple[int | None, str]:
     count = 1
     for size in first:
         count *= size
-    return (count if 0 <= count < 2**62 else None), str(types[0]) if types else ""
+        if not 0 <= count < _MOST:  # at once: the product of a thousand sizes of a damaged file takes long
+            return None, ""
+    return count, str(types[0]) if types else ""
 
 
 def _kind(name: str) -> str:
@@ -191,12 +202,13 @@ def _kind(name: str) -> str:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST else None
 
 
 def _step(moment_ns: int, steps: Sequence[tuple[int, int]]) -> int | None:
     """The number of the step that had begun last."""
-    return next((number for start, number in reversed(steps) if start <= moment_ns), None)
+    place = bisect_right(steps, moment_ns, key=itemgetter(0))
+    return steps[place - 1][1] if place else None
 
 
 def matched(calls: Mapping[int, Sequence[CollectiveCall]]) -> tuple[list[Collective], int]:
@@ -223,41 +235,59 @@ class ClockAlignment:
     """What to take off each rank's clock, and by how much the ends of collectives still differ in the median."""
 
     offsets_ns: Mapping[int, int]
+    groups: Sequence[frozenset[int]]
+    """Of ranks whose clocks are aligned with each other, the one with the lowest rank first."""
     used: int
     spread_ns: float
 
     def applied(self, collectives: Sequence[Collective]) -> list[Collective]:
         return [Collective(item.name, item.kind, dict(self._moved(item))) for item in collectives]
 
+    def holds(self, item: Collective) -> bool:
+        """Are all its ranks on one clock? Else its skew is that of clocks."""
+        return any(item.parts.keys() <= group for group in self.groups)
+
     def _moved(self, item: Collective) -> Iterator[tuple[int, tuple[int, int]]]:
         for rank, (start, end) in item.parts.items():
-            offset = self.offsets_ns.get(rank, 0)
+            offset = self.offsets_ns[rank]
             yield rank, (start - offset, end - offset)
 
 
 def aligned(ranks: Sequence[int], collectives: Sequence[Collective], *, one_clock: bool) -> ClockAlignment:
-    """By the ends of collectives that nobody leaves early, against the lowest rank; where all have one clock, as it
-    is."""
+    """By the ends of collectives that nobody leaves early, against the lowest rank of all that such collectives join;
+    where all have one clock, as it is."""
     ends = [
         {rank: end for rank, (_, end) in collective.parts.items()}
         for collective in collectives
         if collective.kind in _ALL_WAIT
     ]
-    offsets = dict.fromkeys(ranks, 0) if one_clock else {min(ranks): 0}
+    ends_of = {rank: [own for own in ends if rank in own] for rank in ranks}
+    if one_clock:
+        offsets, groups = dict.fromkeys(ranks, 0), [frozenset(ranks)]
+    else:
+        offsets, groups = {}, []
+        while left := set(ranks) - offsets.keys():
+            joined = _joined_with(min(left), left, ends_of)
+            offsets |= joined
+            groups.append(frozenset(joined))
+    spreads = [
+        max(placed) - min(placed) for own in ends if (placed := [end - offsets[rank] for rank, end in own.items()])
+    ]
+    return ClockAlignment(offsets, groups, len(spreads), median(spreads) if spreads else 0.0)
+
+
+def _joined_with(first: int, ranks: set[int], ends_of: Mapping[int, Sequence[Mapping[int, int]]]) -> dict[int, int]:
+    """Offsets from the clock of the first, of all ranks that have collectives with it, or with those that have."""
+    offsets = {first: 0}
     moved = True
     while moved:
         moved = False
-        for rank in sorted(set(ranks) - set(offsets)):
+        for rank in sorted(ranks - offsets.keys()):
             apart = [
                 own[rank] - median(own[other] - offsets[other] for other in own if other in offsets)
-                for own in ends
-                if rank in own and any(other in offsets for other in own)
+                for own in ends_of[rank]
+                if any(other in offsets for other in own)
             ]
             if apart:
                 offsets[rank], moved = round(median(apart)), True
-    spreads = [
-        max(placed) - min(placed)
-        for own in ends
-        if len(placed := [end - offsets[rank] for rank, end in own.items() if rank in offsets]) > 1
-    ]
-    return ClockAlignment(offsets, len(spreads), median(spreads) if spreads else 0.0)
+    return offsets

@@ -15,9 +15,9 @@ from rooflight._version import __version__
 from rooflight.errors import BadFile
 from rooflight.estimation.costs import fill_costs
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
-from rooflight.profiles.kineto import MODULE, HostRange, KinetoTrace, Thread
+from rooflight.profiles.kineto import MODULE, MOST_NESTED, HostRange, KinetoTrace, Thread, path_of
 from rooflight.profiles.log import LoggedLaunch, ProfilerLog
-from rooflight.profiles.operator_calls import NO_SHAPES, CallNotKnown, OperatorCalls, phase_of
+from rooflight.profiles.operator_calls import NO_SHAPES, CallNotKnown, OperatorCalls, phase_of, undisturbed
 
 _OPS = ("cpu_op", "operator")
 
@@ -30,6 +30,7 @@ class _TimedRange:
     end_ns: int
     own_ns: int
     path: tuple[str, ...]
+    """The ranges around it, outermost first, and no more of them than a label has."""
     whole: bool
     """Does it take all that is inside it?"""
 
@@ -48,7 +49,7 @@ def read(trace: KinetoTrace, *, name: str) -> ProfilerLog:
             kind="op",
             start_s=(trace.ranges[time.position].ts - first) * 1e-6,
             time_s=time.own_ns * 1e-9,
-            label="/".join(time.path),
+            label=path_of(time.path),
             ops=owners.get(place, ()),
         )
         for place, time in enumerate(times)
@@ -84,10 +85,17 @@ def _times(trace: KinetoTrace, calls: OperatorCalls) -> Iterator[_TimedRange]:
             end_ns = start_ns - minus_ns
             if outer is not None:
                 outer.own_ns -= min(end_ns, outer.end_ns) - start_ns
-            path = () if outer is None else (*outer.path, _called(trace.ranges[outer.position]))
-            own = _TimedRange(position, end_ns, -minus_ns, path, _is_whole(item, calls))
+            own = _TimedRange(position, end_ns, -minus_ns, _path(trace, outer), _is_whole(item, calls))
             stack.append(own)
             yield own
+
+
+def _path(trace: KinetoTrace, outer: _TimedRange | None) -> tuple[str, ...]:
+    if outer is None:
+        return ()
+    if len(outer.path) >= MOST_NESTED:
+        return outer.path  # the same tuple for all below, however deep
+    return (*outer.path, _called(trace.ranges[outer.position]))
 
 
 def _called(item: HostRange) -> str:
@@ -110,7 +118,9 @@ def _traced(
             continue
         try:
             recorder.phase = phase_of(time.path)
-            owners[place] = (calls.record(recorder, calls.noted(trace.ranges[time.position]), ()),)
+            call = calls.noted(trace.ranges[time.position])
+            with undisturbed():
+                owners[place] = (calls.record(recorder, call, ()),)
         except CallNotKnown as reason:
             reasons[str(reason)] = reasons.get(str(reason), 0) + 1
     header = Header(

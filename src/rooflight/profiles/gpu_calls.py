@@ -16,11 +16,10 @@ from rooflight._version import __version__
 from rooflight.estimation.costs import fill_costs
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
 from rooflight.ops.kernel_names import role_of
-from rooflight.profiles.kineto import DeviceWork, HostRange, Id, KinetoTrace, Thread, open_ranges
-from rooflight.profiles.operator_calls import CallNotKnown, NotedCall, OperatorCalls, phase_of
+from rooflight.profiles.kineto import DeviceWork, HostRange, KinetoTrace, LaunchKey, launch_stacks, stack_of
+from rooflight.profiles.operator_calls import CallNotKnown, NotedCall, OperatorCalls, phase_of, undisturbed
 
 NO_OP = "kernels that no op of torch launched: of a CUDA graph, of compiled or of custom code"
-_Key = tuple[str, Id | None]
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,16 @@ class CalledOps:
     """How many kernels and ops cannot be told, and their seconds, by reason."""
 
 
-def called_ops(trace: KinetoTrace) -> CalledOps:
-    """Of a trace with kernels of a GPU."""
-    stacks = dict(open_ranges(trace.ranges, launch_moments(trace)))
+def called_ops(trace: KinetoTrace, stacks: Mapping[LaunchKey, list[int]] | None = None) -> CalledOps:
+    """Of a trace with kernels of a GPU. `stacks` are its own, where they are known already."""
+    stacks = launch_stacks(trace) if stacks is None else stacks
     calls = OperatorCalls()
     launches: dict[int, list[int]] = defaultdict(list)
     known: dict[int, NotedCall] = {}
     left_out: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for place, work in sorted(enumerate(trace.work), key=lambda one: one[1].ts):
         try:
-            position, call = _owner(trace.ranges, _stack_of(work, stacks), calls)
+            position, call = _owner(trace.ranges, stack_of(work, stacks), calls)
         except CallNotKnown as reason:
             _leave_out(left_out, reason, work)
             continue
@@ -58,8 +57,9 @@ def called_ops(trace: KinetoTrace) -> CalledOps:
     for position, places in launches.items():
         of_op = works[position]
         try:
-            recorder.phase = phase_of(trace.ranges[place].name for place in _stack_of(of_op[0], stacks))
-            index = calls.record(recorder, known[position], [work.name for work in of_op])
+            recorder.phase = phase_of(trace.ranges[place].name for place in stack_of(of_op[0], stacks))
+            with undisturbed():
+                index = calls.record(recorder, known[position], [work.name for work in of_op])
         except CallNotKnown as reason:
             _leave_out(left_out, reason, *of_op)
             continue
@@ -75,21 +75,6 @@ def called_ops(trace: KinetoTrace) -> CalledOps:
 def _leave_out(left_out: dict[str, tuple[int, float]], reason: CallNotKnown, *works: DeviceWork) -> None:
     count, seconds = left_out[str(reason)]
     left_out[str(reason)] = (count + 1, seconds + sum(work.time_ns for work in works) * 1e-9)
-
-
-def launch_moments(trace: KinetoTrace) -> Iterator[tuple[Thread, int, _Key]]:
-    """When each call of the runtime was made, by its number, and when each op began, by its own."""
-    for call in trace.calls:
-        if call.args.correlation is not None:
-            yield call.thread, call.start_ns, ("call", call.args.correlation)
-    for host_range in trace.ranges:
-        if host_range.args.external is not None and host_range.cat.lower() != "user_annotation":
-            yield host_range.thread, host_range.start_ns, ("op", host_range.args.external)
-
-
-def _stack_of(work: DeviceWork, stacks: dict[_Key, list[int]]) -> list[int]:
-    """The ranges around a launch, outermost first."""
-    return stacks.get(("call", work.args.correlation)) or stacks.get(("op", work.args.external)) or []
 
 
 def _owner(ranges: Sequence[HostRange], stack: Sequence[int], calls: OperatorCalls) -> tuple[int, NotedCall]:

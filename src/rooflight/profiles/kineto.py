@@ -13,9 +13,11 @@ microseconds with three decimals.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import itemgetter
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -202,6 +204,16 @@ class _TraceDocument(msgspec.Struct, frozen=True):
     base_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
 
 
+class _OwnFile(msgspec.Struct, frozen=True):
+    """What tells the files apart that rooflight writes."""
+
+    format_version: int
+    header: Any = None
+    points: Any = None
+    title: Any = None
+    rows: Any = None
+
+
 class _EventHead(msgspec.Struct, frozen=True, gc=False):
     """What shows whether an event is one of ours; others may use the same fields for anything."""
 
@@ -298,9 +310,8 @@ def _document(content: bytes, name: str) -> _TraceDocument:
     try:
         return msgspec.json.decode(content, type=_TraceDocument)
     except msgspec.ValidationError as error:
-        if b'"format_version"' in content[:200]:
-            raise BadFile(f"{name} is a ledger already: show it with: {shell('report', name)}") from None
-        raise BadFile(f"{name} is JSON, but no Chrome trace of PyTorch's profiler: {error}") from None
+        own = _own_kind(content, name)
+        raise BadFile(own or f"{name} is JSON, but no Chrome trace of PyTorch's profiler: {error}") from None
     except UNDECODABLE as error:
         place = re.search(r"byte (\d+)", str(error))
         # Where the text ends too early, that is the last line.
@@ -308,11 +319,61 @@ def _document(content: bytes, name: str) -> _TraceDocument:
         raise BadFile(f"{name}, line {line}: the trace breaks off or is no JSON ({error}): export it again") from None
 
 
+def _own_kind(content: bytes, name: str) -> str:
+    """What a file is that rooflight itself wrote, and what to do with it; empty: it is none."""
+    try:
+        own = msgspec.json.decode(content, type=_OwnFile)
+    except UNDECODABLE:
+        return ""
+    if isinstance(own.header, dict):
+        return f"{name} is a ledger already: show it with: {shell('report', name)}"
+    if isinstance(own.points, list):
+        return f"{name} is a calibration, no log: predict with it, by --calibration of rooflight predict"
+    if isinstance(own.rows, list) and own.title is not None:
+        return f"{name} is the index of a study, no log: show the study with: {shell('report', Path(name).parent)}"
+    return f"{name} is a file of rooflight's own, no log: give what a profiler wrote"
+
+
 def _ns(time_us: float) -> int:
     return round(time_us * 1000)
 
 
 _Key = TypeVar("_Key")
+LaunchKey = tuple[str, Id | None]
+"""What device work is found by on the host: `call` and a correlation, or `op` and an external id."""
+MOST_NESTED = 100
+"""Ranges that a path names, the outermost: no model nests so deep, and a damaged file may nest without end."""
+
+
+def path_of(names: Iterable[str]) -> str:
+    """Ranges from the outermost on, as a label has them."""
+    return "/".join(islice(names, MOST_NESTED))
+
+
+def launch_stacks(trace: KinetoTrace) -> dict[LaunchKey, list[int]]:
+    """For each call that launched device work, and for each op that did, the ranges around it, as positions."""
+    keys = {key for work in trace.work for key in _keys(work)}
+    return dict(open_ranges(trace.ranges, (moment for moment in _launch_moments(trace) if moment[2] in keys)))
+
+
+def stack_of(work: DeviceWork, stacks: Mapping[LaunchKey, list[int]]) -> list[int]:
+    """The ranges around a launch, outermost first."""
+    call, op = _keys(work)
+    return stacks.get(call) or stacks.get(op) or []
+
+
+def _keys(work: DeviceWork) -> tuple[LaunchKey, LaunchKey]:
+    return ("call", work.args.correlation), ("op", work.args.external)
+
+
+def _launch_moments(trace: KinetoTrace) -> Iterator[tuple[Thread, int, LaunchKey]]:
+    """When each call of the runtime was made, by its number, and when each op began, by its own."""
+    for call in trace.calls:
+        if call.args.correlation is not None:
+            yield call.thread, call.start_ns, ("call", call.args.correlation)
+    for host_range in trace.ranges:
+        if host_range.args.external is not None and host_range.cat.lower() != "user_annotation":
+            yield host_range.thread, host_range.start_ns, ("op", host_range.args.external)
 
 
 def open_ranges(

@@ -6,7 +6,7 @@ open on its thread. The path of those is the kernel's label.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,15 @@ from rooflight.profiles.host_calls import host_calls
 from rooflight.profiles.kineto import (
     MODULE,
     DeviceWork,
-    Id,
     KinetoTrace,
+    LaunchKey,
     ProfilerStep,
     RuntimeCall,
     Sizes,
-    Thread,
     decode,
-    open_ranges,
+    launch_stacks,
+    path_of,
+    stack_of,
 )
 from rooflight.profiles.log import LoggedLaunch, LogText, MetricReading, ProfilerLog, dim3
 from rooflight.profiles.rocprof import in_blocks
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 MOST_TOLD = 50_000
 """Kernels of a trace whose ops are made again, a fraction of a millisecond each."""
 _IN_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
-_Key = tuple[str, Id | None]
-"""What a kernel asks its path by: `call` and a correlation, or `op` and an external id."""
 
 
 def read(source: LogText) -> ProfilerLog:
@@ -51,17 +50,20 @@ def of_trace(trace: KinetoTrace, *, name: str) -> ProfilerLog:
         totals, steps = _wall(trace.steps, on_gpu=False)
         return replace(log, totals=totals, notes=(*log.notes, *steps))
     names = [host_range.name.removeprefix(MODULE) for host_range in trace.ranges]
-    paths = {
-        key: "/".join(names[position] for position in stack)
-        for key, stack in open_ranges(trace.ranges, _launch_moments(trace))
-    }
+    stacks = launch_stacks(trace)
     first = min(work.ts for work in trace.work)
     calls = {call.args.correlation: call for call in reversed(trace.calls)}
     calls.pop(None, None)
-    called = _called(trace)
+    called = _called(trace, stacks)
     owners = {} if called is None else called.owners
     launches = tuple(
-        _launch(work, first, paths, calls.get(work.args.correlation), (owners[place],) if place in owners else ())
+        _launch(
+            work,
+            first,
+            path_of(names[position] for position in stack_of(work, stacks)),
+            calls.get(work.args.correlation),
+            (owners[place],) if place in owners else (),
+        )
         for place, work in enumerate(trace.work)
     )
     notes = []
@@ -101,19 +103,17 @@ def _sizes(value: Any) -> Sizes | None:
     return dim3(x, y, z)
 
 
-def _called(trace: KinetoTrace) -> CalledOps | None:
+def _called(trace: KinetoTrace, stacks: Mapping[LaunchKey, list[int]]) -> CalledOps | None:
     """The ops of a trace that notes what they were called with; `None` of one that does not, or is very long."""
     noted = any(len(item.args.dims) > len(b"null") for item in trace.ranges)
     if not noted or len(trace.work) > MOST_TOLD:
         return None
     from rooflight.profiles.gpu_calls import called_ops  # torch, which makes the calls again
 
-    return called_ops(trace)
+    return called_ops(trace, stacks)
 
 
-def _launch(
-    work: DeviceWork, first: float, paths: dict[_Key, str], call: RuntimeCall | None, ops: tuple[int, ...]
-) -> LoggedLaunch:
+def _launch(work: DeviceWork, first: float, label: str, call: RuntimeCall | None, ops: tuple[int, ...]) -> LoggedLaunch:
     args = work.args
     of_kernel = work.kind == "kernel" and args.grid is None
     grid, block = _launched_sizes(call) if of_kernel else (args.grid, args.block)
@@ -128,19 +128,9 @@ def _launch(
         time_s=work.dur * 1e-6,
         launch_s=None if call is None else (call.ts - first) * 1e-6,
         launch_time_s=None if call is None else call.dur * 1e-6,
-        label=paths.get(("call", args.correlation)) or paths.get(("op", work.args.external)) or "",
+        label=label,
         metrics={"copied_bytes": MetricReading(args.bytes, "byte")} if args.bytes is not None else {},
     )
-
-
-def _launch_moments(trace: KinetoTrace) -> Iterator[tuple[Thread, int, _Key]]:
-    """When each call was made, by its number, and when each op began, by its own."""
-    for call in trace.calls:
-        if call.args.correlation is not None:
-            yield call.thread, call.start_ns, ("call", call.args.correlation)
-    for host_range in trace.ranges:
-        if host_range.args.external is not None and host_range.cat.lower() != "user_annotation":
-            yield host_range.thread, host_range.start_ns, ("op", host_range.args.external)
 
 
 def _device(trace: KinetoTrace) -> tuple[str | None, str | None, list[str]]:

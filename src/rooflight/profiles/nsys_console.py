@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
@@ -22,8 +23,12 @@ from rooflight.profiles.log import LogText, ProfilerLog
 _RULE = re.compile(r"\s*(?:-{2,}(?:\s{1,3}-{2,}){2,}|\+-{2,}(?:\+-{2,}){2,}\+)\s*")
 _SPAN = re.compile(r"-{2,}")
 _NUMBER = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_WANTED = re.compile(r"\bStart ?\(.*\bDuration ?\(.*\bName\b|\bTotal Time ?\(.*\bInstances\b(?!.*\bStyle\b).*\bName\b")
-"""The headers of cuda_gpu_trace and of cuda_gpu_kern_sum; nvtx_sum has instances too, of ranges of a style."""
+_TRACE = tuple(map(re.compile, (r"\bStart ?\(", r"\bDuration ?\(", r"\bName\b")))
+_SUMMARY = tuple(map(re.compile, (r"\bTotal Time ?\(", r"\bInstances\b", r"\bName\b")))
+"""In the headers of cuda_gpu_trace and of cuda_gpu_kern_sum, in this order: looked for one after the other, as one
+pattern of all three tries every two of them on a long line of something else."""
+_STYLE = re.compile(r"\bStyle\b")
+"""nvtx_sum has instances too, of ranges of a style."""
 _CUT = re.compile(r"(…|\.\.\.)$")
 _NOT_OF_THE_GPU = re.compile(r"\bResult\b|\bPid\b")
 
@@ -59,8 +64,22 @@ def _headers(source: LogText) -> list[tuple[int, list[tuple[int, int]]]]:
     return [
         (line, [match.span() for match in _SPAN.finditer(source.lines[line + 1])])
         for line, text in enumerate(source.lines[:-1])
-        if _WANTED.search(text) and not _NOT_OF_THE_GPU.search(text) and _RULE.fullmatch(source.lines[line + 1])
+        if _is_wanted(text) and not _NOT_OF_THE_GPU.search(text) and _RULE.fullmatch(source.lines[line + 1])
     ]
+
+
+def _is_wanted(text: str) -> bool:
+    return _in_order(_TRACE, text) or (_in_order(_SUMMARY, text) and not _STYLE.search(text))
+
+
+def _in_order(words: Sequence[re.Pattern[str]], text: str) -> bool:
+    place = 0
+    for word in words:
+        found = word.search(text, place)
+        if found is None:
+            return False
+        place = found.end()
+    return True
 
 
 def _row(source: LogText, line: int, spans: list[tuple[int, int]]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from rooflight.errors import BadFile
@@ -79,14 +78,15 @@ def read(path: Path, content: bytes | None = None) -> ProfilerLog:
                 f"{path} is an SQLite database, but none of Nsight Systems: make one with "
                 "`nsys export --type sqlite FILE.nsys-rep`"
             )
-        work = _work(tables)
+        strings = _Strings(tables)
+        work = _work(tables, strings)
         if not any(item.kind == "kernel" for item in work):
             raise BadFile(
                 f"{path} holds no GPU kernels ({_KERNELS}): record with `nsys profile --trace cuda,nvtx` on a machine "
                 "with a GPU"
             )
         calls = _calls(tables, {item.call for item in work})
-        labels = _labels(tables, calls)
+        labels = _labels(tables, calls, strings)
         devices, capability = _devices(tables, {item.device for item in work})
         graphs = [item for item in work if item.name.startswith("CUDA graph ")]
     first = min(item.start for item in work)
@@ -117,8 +117,7 @@ def _launch(item: _Work, first: int, call: _Launch | None, label: str) -> Logged
     )
 
 
-def _work(tables: SqliteTables) -> list[_Work]:
-    strings = _Strings(tables)
+def _work(tables: SqliteTables, strings: _Strings) -> list[_Work]:
     columns = (
         *("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind", "graphId"),
         *(*_NAMES, *_GRID, *_BLOCK),
@@ -166,17 +165,15 @@ def _item(row: StoredRow, table: str, kind: KernelKind, strings: _Strings) -> _W
 
 
 class _Strings:
-    """Texts by their numbers, each asked for once."""
+    """Texts by their numbers. Read once, all of them: a table without a key is searched from its begin for each."""
 
     def __init__(self, tables: SqliteTables) -> None:
-        self._tables = tables
-        self._known = lru_cache(maxsize=None)(self._text)
+        self._texts: dict[int | None, str] = {}
+        for row in tables.rows("StringIds", "id", "value"):
+            self._texts.setdefault(row.whole("id"), row.text("value"))
 
     def __call__(self, number: int | None) -> str:
-        return "" if number is None or "id" not in self._tables.columns.get("StringIds", ()) else self._known(number)
-
-    def _text(self, number: int) -> str:
-        return next((row.text("value") for row in self._tables.rows("StringIds", "value", where=("id", number))), "")
+        return "" if number is None else self._texts.get(number, "")
 
 
 def _calls(tables: SqliteTables, wanted: set[_Call]) -> dict[_Call, _Launch]:
@@ -197,16 +194,15 @@ def _calls(tables: SqliteTables, wanted: set[_Call]) -> dict[_Call, _Launch]:
     return calls
 
 
-def _labels(tables: SqliteTables, calls: dict[_Call, _Launch]) -> dict[_Call, str]:
+def _labels(tables: SqliteTables, calls: dict[_Call, _Launch], strings: _Strings) -> dict[_Call, str]:
     threads = {call.thread for call in calls.values()}
-    ranges = list(_ranges(tables, threads))
+    ranges = list(_ranges(tables, threads, strings))
     moments = (((None, call.thread), call.start, key) for key, call in calls.items())
     return {key: "/".join(ranges[position].name for position in stack) for key, stack in open_ranges(ranges, moments)}
 
 
-def _ranges(tables: SqliteTables, threads: set[int]) -> Iterator[HostRange]:
+def _ranges(tables: SqliteTables, threads: set[int], strings: _Strings) -> Iterator[HostRange]:
     """NVTX ranges of these threads. Marks have no end; a range that was open when recording stopped has none either."""
-    strings = _Strings(tables)
     for row in tables.rows("NVTX_EVENTS", "start", "end", "globalTid", "text", "textId"):
         start, end, thread = row.whole("start"), row.whole("end"), row.whole("globalTid") or 0
         if start is None or end is None or end < start or thread not in threads:

@@ -1,23 +1,31 @@
 """Calls of torch's operators as a profiler notes them (name, shapes, strides, types, numbers), made again on tensors
 without data.
 
+A trace is a file that somebody else may have written: it names operators, and must never decide what is executed. Only
+operators whose costs rooflight knows are called, only on tensors without data, with numbers of plausible size and
+without texts; `undisturbed` keeps torch's settings as they were. All others are left out and said.
+
 Types of lists of tensors are not noted; the names of the kernels that ran tell them.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import msgspec
 import torch
+from torch.utils.flop_counter import flop_registry
 
 from rooflight.files import UNDECODABLE
-from rooflight.ledger import MathModes, Phase
+from rooflight.ledger import MathModes, Op, Phase
+from rooflight.ops.registry import FORMULAS
 from rooflight.profiles.kineto import HostRange
 from rooflight.trace.meta_kernels import META_KERNELS
 from rooflight.trace.modules import ModuleTracker
@@ -27,6 +35,17 @@ NO_SHAPES = "ops without shapes: profile with record_shapes=True"
 NOT_MADE_AGAIN = "ops that cannot be made again from what the trace tells"
 LONG_LIST = "ops on more tensors at once than the profiler notes, as those of an optimizer"
 NO_LIST_TYPE = "ops on lists of tensors whose type neither the trace nor a kernel's name tells"
+NO_FORMULA = "ops that rooflight has no formula for"
+
+_MOST_BYTES = 2**44
+"""Of one tensor: no machine holds so much."""
+_MOST_DIMS = 64
+_MOST_TEXT = 1000
+"""Letters of a number or a list of them: the profiler notes no more than 30 numbers."""
+_MOST_PIECES = 100_000
+"""Of tensors that all calls of a trace together are split into: each is a row of memory that few bytes ask for."""
+_UNCOSTED = frozenset({"aten::to"})
+"""A conversion that torch makes of others, and that a CPU's trace has as a row: harmless, and shown without a cost."""
 
 _DTYPES = {
     "float": torch.float32, "double": torch.float64, "c10::Half": torch.float16, "c10::BFloat16": torch.bfloat16,
@@ -43,6 +62,7 @@ _SCALAR_TYPES = (
     torch.complex32, torch.complex64, torch.complex128, torch.bool, None, None, None, torch.bfloat16,
 )  # fmt: skip
 """In the order of c10::ScalarType."""
+_NO_LITERALS = frozenset({"inf", "-inf", "nan"})
 _MEMORY_FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
 _OF_KERNEL = (
     (re.compile(r"BFloat16|bfloat16"), torch.bfloat16),
@@ -79,8 +99,18 @@ class NotedCall:
         return "float" in self.types and not {"c10::Half", "c10::BFloat16", "double"} & set(self.types)
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Whatever is called inside, random numbers and the recording of gradients go on as if nothing had been."""
+    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(torch.is_grad_enabled()):
+        yield
+
+
 class OperatorCalls:
-    """Reads what was noted, and makes the calls again."""
+    """Reads what was noted, and makes the calls again. One of these is for one trace."""
+
+    def __init__(self) -> None:
+        self._pieces_left = _MOST_PIECES
 
     @staticmethod
     def is_operator(name: str) -> bool:
@@ -117,6 +147,8 @@ class OperatorCalls:
 
     def record(self, recorder: Recorder, call: NotedCall, kernels: Sequence[str]) -> int:
         """Make the call; the index of its op in the recorder."""
+        if not _is_costed(call):
+            raise CallNotKnown(NO_FORMULA)
         function = _function(call.packet, call.overload)
         schema = function._schema
         positional: list[Any] = []
@@ -129,13 +161,28 @@ class OperatorCalls:
                         named[argument.name] = value
                 else:
                     positional.append(value)
+            self._check(schema, positional, named)
             _trim(positional, schema.arguments)
             recorder.record(function, tuple(positional), named)
         except CallNotKnown:
             raise
         except Exception:  # whatever torch, or one of its many checks, raises for what a damaged file asks for
             raise CallNotKnown(NOT_MADE_AGAIN) from None
+        if not _is_plausible(recorder.ops[-1]):
+            recorder.ops.pop()
+            raise CallNotKnown(NOT_MADE_AGAIN)
         return len(recorder.ops) - 1
+
+    def _check(self, schema: Any, positional: Sequence[Any], named: dict[str, Any]) -> None:
+        """Refuse what would not stay on meta, where nothing takes memory, or gives more results than a trace can."""
+        values = dict(zip((argument.name for argument in schema.arguments), positional, strict=False)) | named
+        if not any(map(_is_on_meta, values.values())):
+            raise CallNotKnown(NOT_MADE_AGAIN)
+        if any(str(result.type) == "List[Tensor]" for result in schema.returns):
+            pieces = _pieces(values)
+            if pieces > self._pieces_left:
+                raise CallNotKnown(NOT_MADE_AGAIN)
+            self._pieces_left -= pieces
 
     def _value(self, call: NotedCall, place: int, argument: Any, kernels: Sequence[str]) -> Any:
         kind, dims, strides, text = call.types[place], call.dims[place], call.strides[place], call.concrete[place]
@@ -171,8 +218,44 @@ def _decoded(raw: msgspec.Raw) -> Any:
         return None
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def _frozen(value: Any, depth: int = 3) -> Any:
+    """Lists as tuples; `depth` is that of arguments which are lists of tensors, each with a list of sizes."""
+    if not isinstance(value, list):
+        return value
+    if not depth:
+        raise CallNotKnown(NOT_MADE_AGAIN)
+    return tuple(_frozen(item, depth - 1) for item in value)
+
+
+def _is_costed(call: NotedCall) -> bool:
+    """Does rooflight know its costs? Then it computes on tensors, and calling it does nothing else."""
+    if call.packet in _UNCOSTED or _has_formula(call.name) or _has_formula(call.packet):
+        return True
+    return any(str(known) == call.packet.replace("::", ".") for known in flop_registry)
+
+
+def _has_formula(name: str) -> bool:
+    try:
+        return FORMULAS[name] is not None
+    except KeyError:
+        return False
+
+
+def _is_on_meta(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return any(getattr(one, "device", one) == torch.device("meta") for one in values)
+
+
+def _pieces(values: dict[str, Any]) -> int:
+    """How many tensors one is cut into; lists of tensors stay as long as they are."""
+    cut, size = values.get("self"), values.get("split_size") or 1
+    if not isinstance(cut, torch.Tensor):
+        return 0
+    return len(size) if isinstance(size, list) else math.ceil(cut.shape[values.get("dim") or 0] / max(size, 1))
+
+
+def _is_plausible(op: Op) -> bool:
+    return all(tensor.nbytes <= _MOST_BYTES for tensor in op.outputs)
 
 
 @cache
@@ -185,9 +268,12 @@ def _schemas(name: str) -> list[Any]:
 
 @cache
 def _overload(packet: str, types: tuple[str, ...]) -> str | None:
-    """The overload whose arguments are as many, and can be of these types; never one that writes into `out`."""
+    """The overload whose arguments are as many, and can be of these types; never one that writes into `out`, nor one of
+    TorchScript alone, as those of Python's lists and texts."""
     for schema in _schemas(packet):
         arguments = schema.arguments
+        if not _is_dispatched(f"{packet}.{schema.overload_name}" if schema.overload_name else packet):
+            continue
         if len(arguments) == len(types) and all(_fits(a, kind) for a, kind in zip(arguments, types, strict=True)):
             return str(schema.overload_name)
     return None
@@ -203,9 +289,16 @@ def _fits(argument: Any, kind: str) -> bool:
         return declared in ("List[Tensor]", "Optional[List[Tensor]]")
     if kind == "ScalarList":
         return "List[" in declared and "Tensor" not in declared
-    if kind == "Scalar":
-        return "List[" not in declared and "Tensor" not in declared
+    if kind == "Scalar":  # the profiler notes texts as if they were not given
+        return not any(other in declared for other in ("List[", "Tensor", "str"))
     return declared in ("Tensor", "Optional[Tensor]")
+
+
+def _is_dispatched(name: str) -> bool:
+    try:
+        return bool(torch._C._dispatch_has_kernel(name))
+    except RuntimeError:  # TorchScript has operators that the dispatcher does not know
+        return False
 
 
 @cache
@@ -217,14 +310,7 @@ def _is_composed(name: str) -> bool:
 def _is_composition(packet: str) -> bool:
     overloads = [str(schema.overload_name) for schema in _schemas(packet)]
     names = [f"{packet}.{name}" if name else packet for name in overloads if not name.endswith("out")]
-    return bool(names) and all(map(_is_known_as_composed, names))
-
-
-def _is_known_as_composed(name: str) -> bool:
-    try:
-        return _is_composed(name)
-    except RuntimeError:  # TorchScript has operators that the dispatcher does not know
-        return False
+    return bool(names) and all(_is_dispatched(name) and _is_composed(name) for name in names)
 
 
 def phase_of(names: Iterable[str]) -> Phase:
@@ -245,6 +331,11 @@ def _function(packet: str, overload: str) -> Any:
 
 
 def _tensor(dims: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype) -> torch.Tensor:
+    sizes = (*dims, *(strides or ()))
+    if len(dims) > _MOST_DIMS or not all(type(size) is int and 0 <= size <= _MOST_BYTES for size in sizes):
+        raise CallNotKnown(NOT_MADE_AGAIN)
+    if math.prod(dims) * dtype.itemsize > _MOST_BYTES:
+        raise CallNotKnown(NOT_MADE_AGAIN)
     if strides is not None and len(strides) == len(dims):
         return torch.empty_strided(dims, strides, dtype=dtype, device="meta")
     return torch.empty(dims, dtype=dtype, device="meta")
@@ -259,10 +350,20 @@ def _list_type(kernels: Sequence[str]) -> torch.dtype:
 
 
 def _number(text: str) -> Any:
+    """A number, or a list of them; nothing else is passed on."""
+    if len(text) > _MOST_TEXT:
+        raise CallNotKnown(NOT_MADE_AGAIN)
     try:
-        return ast.literal_eval(text)
+        value = float(text) if text in _NO_LITERALS else ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text  # a name, such as the rounding of a division
+        raise CallNotKnown(NOT_MADE_AGAIN) from None
+    if not all(map(_is_number, value if isinstance(value, list) else [value])):
+        raise CallNotKnown(NOT_MADE_AGAIN)
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
 def _trim(values: list[Any], arguments: Sequence[Any]) -> None:

@@ -49,14 +49,13 @@ class SqliteTables:
     def __contains__(self, table: str) -> bool:
         return table in self.columns
 
-    def rows(self, table: str, *columns: str, where: tuple[str, Stored] | None = None) -> Iterator[StoredRow]:
+    def rows(self, table: str, *columns: str) -> Iterator[StoredRow]:
         """These columns of all rows, one by one, in the order of the file; `None` for a column it has not."""
         there = self.columns.get(table)
         if there is None:
             return
         asked = ", ".join(_quoted(name) if name in there else "NULL" for name in columns)
-        condition, values = ("", ()) if where is None else (f" WHERE {_quoted(where[0])} = ?", where[1:])
-        found = self._connection.execute(f"SELECT {asked} FROM {_quoted(table)}{condition}", values)
+        found = self._connection.execute(f"SELECT {asked} FROM {_quoted(table)}")
         for number, cells in enumerate(found, start=1):
             yield StoredRow(self.name, table, number, dict(zip(columns, cells, strict=True)))
 
@@ -99,18 +98,63 @@ class StoredRow:
 @contextmanager
 def opened(path: Path, content: bytes | None = None) -> Iterator[SqliteTables]:
     """A database, read-only; `content` where it was unpacked into memory."""
+    if _is_open(path, content):
+        raise _unfinished(path)
     try:
         if content is None:
             connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         else:
             connection = sqlite3.connect(":memory:")
-            connection.deserialize(content)
+            connection.deserialize(_without_log(content))
         try:
-            yield SqliteTables(str(path), connection)
+            tables = SqliteTables(str(path), connection)
+            if not tables.columns and _has_log(content if content is not None else _head(path)):
+                raise _unfinished(path)
+            yield tables
         finally:
             connection.close()
     except (sqlite3.Error, MemoryError, OverflowError) as error:
         raise BadFile(f"{path} is no whole SQLite database ({error}): export it again") from None
+
+
+# A write-ahead log: what was written lies in FILE-wal until it is brought into the database, which nobody but a writer
+# may do. Two bytes of the head say that there may be one; they stay when it was brought in and is gone.
+_LOG_PLACE, _LOG, _NO_LOG = slice(18, 20), b"\x02\x02", b"\x01\x01"
+
+
+def _has_log(head: bytes) -> bool:
+    return head[_LOG_PLACE] == _LOG
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LOG_PLACE.stop)
+    except OSError:
+        return b""
+
+
+def _is_open(path: Path, content: bytes | None) -> bool:
+    """Does a log lie beside it? One in memory has none: what is missing shows in its tables."""
+    try:
+        resolved = path.resolve()
+        return content is None and resolved.with_name(f"{resolved.name}-wal").stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _without_log(content: bytes) -> bytes:
+    """In memory there is no place for one, and SQLite refuses a database that asks for it."""
+    if not _has_log(content):
+        return content
+    return content[: _LOG_PLACE.start] + _NO_LOG + content[_LOG_PLACE.stop :]
+
+
+def _unfinished(path: Path) -> BadFile:
+    return BadFile(
+        f"{path} is not finished: what was written last is in its -wal file; close the program that writes it, or run "
+        "`sqlite3 FILE 'PRAGMA wal_checkpoint(TRUNCATE)'` on the database where it was written, and import it then"
+    )
 
 
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})

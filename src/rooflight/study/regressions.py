@@ -1,24 +1,30 @@
 """Conditions on B by A, as `time > 1.05`: whether a comparison fails them, with the noise of its runs in mind.
 
 The language is that of hypotheses; a name stands for the ratio B/A of the quantity. A condition that holds at the
-medians but not everywhere between the ends of the runs' own spread is undecided, and fails nothing.
+medians but not everywhere between the ends of the runs' own spread is undecided, and fails nothing. "Everywhere" is
+told part by part: a comparison holds, does not hold, or depends on where in the spread the ratio is.
 """
 
 from __future__ import annotations
 
 import ast
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
 from rooflight import formatting, summary
+from rooflight.analysis.comparison import bridge as causes
 from rooflight.analysis.comparison.bridge import Bridge
+from rooflight.analysis.comparison.bridges import FORMULA_BYTES
+from rooflight.analysis.comparison.memory_bridge import CONTEXT, RESERVED
 from rooflight.analysis.comparison.sides import Comparison
-from rooflight.analysis.comparison.spread import Spread, ratio_of, spread_of
+from rooflight.analysis.comparison.spread import Spread, overlap, ratio_of, spread_of
 from rooflight.errors import BadInput
 from rooflight.ledger import total
 from rooflight.metrics import DRAM_BYTES, Number
+from rooflight.study.cell import FACTS, QUANTITIES
 from rooflight.study.hypotheses.comparison import calculated, held
 from rooflight.study.hypotheses.hypothesis import ARITHMETIC, SIGNS, Hypothesis, NumberLiteral, QuantityTerm
 from rooflight.study.hypotheses.lookup import UnavailableValue
@@ -29,6 +35,8 @@ from rooflight.summary.reliability import doubt
 
 GateOutcome = Literal["fails", "undecided", "passes"]
 _MOST_NAMES = 6
+_EQUAL = frozenset({"=", "!=", "~"})
+"""Signs that hold or fail in the middle of a spread, and not only beyond a limit."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,23 @@ class ComparedRatio:
     b: Spread
     ratio: Spread
     bridge: Bridge | None
-    """Its causes, where they are known."""
+    """Its causes, where they are known: those of this quantity alone."""
+    is_by_formula: bool = False
+    """Is it worked out from shapes, because a side was not counted?"""
+    is_predicted: bool = False
+    """Are its ends those of a prediction, and not of repeats?"""
+
+    @property
+    def title(self) -> str:
+        """As `flops by formula`."""
+        return f"{self.name} by formula" if self.is_by_formula else self.name
+
+    @property
+    def within(self) -> str:
+        """Between what its ends lie."""
+        return (
+            "the 90% interval of the prediction and the spread of A" if self.is_predicted else "the spread of the runs"
+        )
 
 
 @dataclass(frozen=True)
@@ -63,24 +87,40 @@ class RegressionVerdict:
         for ratio in self.ratios:
             write = _WRITE[ratio.name]
             ends = f"{write(ratio.a.value)} → {write(ratio.b.value)}"
-            text = f"{ratio.name} of B is {ratio.ratio.value:.4g} × that of A ({ends}"
+            text = f"{ratio.title} of B is {ratio.ratio.value:.4g} × that of A ({ends}"
             if ratio.ratio.varies:
-                text += f"; {ratio.ratio.low:.4g} to {ratio.ratio.high:.4g} within the spread of the runs"
+                text += f"; {_between(ratio.ratio)} within {ratio.within}"
             parts.append(f"{text})")
         if self.outcome == "undecided":
-            noise = "within the noise of the runs: measure again, with more steps or on a quieter machine"
-            parts.append(self.doubt or noise)
-        causes = [cause for ratio in self.ratios if (cause := _cause(ratio.bridge))] if self.outcome == "fails" else []
-        return "; ".join((*parts, *dict.fromkeys(causes)))
+            parts.append(self.doubt or self._undecided)
+        named = [cause for ratio in self.ratios if (cause := _cause(ratio.bridge))] if self.outcome == "fails" else []
+        return "; ".join((*parts, *dict.fromkeys(named)))
+
+    @property
+    def _undecided(self) -> str:
+        if any(ratio.is_predicted for ratio in self.ratios):
+            return "within the error of the prediction: only a measurement of B tells"
+        return "within the noise of the runs: measure again, with more steps or on a quieter machine"
+
+
+def _between(ratio: Spread) -> str:
+    return f"{ratio.low:.4g} to {ratio.high:.4g}" if math.isfinite(ratio.high) else f"{ratio.low:.4g} or more"
 
 
 def _cause(bridge: Bridge | None) -> str:
-    if bridge is None or bridge.largest is None:
+    """The largest, or that most is unexplained: a small cause must not stand for all."""
+    if bridge is None:
         return ""
     write: Callable[[Number], str] = formatting.seconds if bridge.unit == "second" else formatting.whole_count
     write = formatting.whole_bytes if bridge.unit == "byte" else write
-    amount = bridge.largest.amount
-    return f"largest cause: {bridge.largest.name} {'−' if amount < 0 else '+'}{write(abs(amount))} of {bridge.quantity}"
+    largest, left = bridge.largest, bridge.unexplained
+    if left * bridge.difference > 0 and (largest is None or abs(left) > abs(largest.amount)):
+        name, amount = "most of it is unexplained:", left
+    elif largest is not None:
+        name, amount = f"largest cause: {largest.name}", largest.amount
+    else:
+        return ""
+    return f"{name} {'−' if amount < 0 else '+'}{write(abs(amount))} of {bridge.quantity}"
 
 
 def condition(text: str) -> Hypothesis:
@@ -91,8 +131,13 @@ def condition(text: str) -> Hypothesis:
         read = Scanner(text, None).hypothesis()
         _check(read, read.tree, of_truth=True)
     except BadInput as error:
-        raise BadInput(f"--fail-if {text!r}: {error}; {_there_are()}") from None
+        told = str(error).replace(_OF_HYPOTHESES, "it is none of those below")
+        raise BadInput(f"--fail-if {text!r}: {told}; {_there_are()}") from None
     return read
+
+
+_OF_HYPOTHESES = f"one of {', '.join([*QUANTITIES, *FACTS])}"
+"""What the language has beside the ratios: of no use here, where most of these are not compared."""
 
 
 def _there_are() -> str:
@@ -103,9 +148,8 @@ def judge_condition(read: Hypothesis, comparison: Comparison) -> RegressionVerdi
     """With the ratios of a comparison. `BadInput` where a side does not know a quantity."""
     names = list(dict.fromkeys(term.name for _, term in read.terms(read.tree)))
     ratios = {name: _ratio(name, comparison, read.text) for name in names}
-    point = _truth(read, read.tree, {name: ratio.ratio.value for name, ratio in ratios.items()})
-    corners = itertools.product(*({ratio.ratio.low, ratio.ratio.high} for ratio in ratios.values()))
-    sure = all(_truth(read, read.tree, dict(zip(ratios, corner, strict=True))) for corner in corners)
+    point = _truth(read, read.tree, {name: Spread.exact(ratio.ratio.value) for name, ratio in ratios.items()})
+    sure = _truth(read, read.tree, {name: ratio.ratio for name, ratio in ratios.items()})
     doubted = _doubt(comparison) if _TIMES.intersection(names) else ""
     outcome: GateOutcome = "passes" if not point else "fails" if sure and not doubted else "undecided"
     return RegressionVerdict(read.text, outcome, tuple(ratios.values()), doubted)
@@ -156,39 +200,74 @@ def _check_leaf(read: Hypothesis, node: ast.Name) -> None:
         if leaf.filters or leaf.layer or leaf.side:
             raise BadInput(f"{leaf.name} is B/A of the whole step: leave what stands behind it out")
     elif isinstance(leaf, NumberLiteral):
-        if leaf.dimension is not None and not leaf.text.endswith("%"):
+        if leaf.text.endswith("%"):
+            raise BadInput(
+                f"{leaf.text} is {leaf.value:.4g}, and a name here is B/A: write a ratio, such as 1.05 for 5% more"
+            )
+        if leaf.dimension is not None:
             raise BadInput(f"{leaf.text} has a unit, and B/A has none: write a ratio, such as 1.05")
     else:
         raise BadInput(f"{read.written(node)!r} is no ratio")
 
 
-def _truth(read: Hypothesis, node: ast.expr, ratios: Mapping[str, Number]) -> bool:
+def _truth(read: Hypothesis, node: ast.expr, ratios: Mapping[str, Spread]) -> bool | None:
+    """Whether a condition holds wherever in their spreads the ratios are; `None`: here so and there not, or parts of it
+    hold in different places, of which nobody knows whether they cover all."""
     match node:
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(_truth(read, part, ratios) for part in parts)
-        case ast.BoolOp(values=parts):
-            return any(_truth(read, part, ratios) for part in parts)
+        case ast.BoolOp(op=operator, values=parts):
+            decides = isinstance(operator, ast.Or)
+            found = {_truth(read, part, ratios) for part in parts}
+            return decides if decides in found else None if None in found else not decides
         case ast.UnaryOp(operand=part):
-            return not _truth(read, part, ratios)
+            inner = _truth(read, part, ratios)
+            return None if inner is None else not inner
     compare = cast(ast.Compare, node)
     left, right, *within = (_number(read, part, ratios) for part in (compare.left, *compare.comparators))
-    return held(SIGNS[type(compare.ops[0])], left, right, *within)[0]
+    sign = SIGNS[type(compare.ops[0])]
+    outcomes = {held(sign, *corner)[0] for corner in itertools.product(*map(_ends, (left, right, *within)))}
+    if sign in _EQUAL and overlap(left, right):
+        outcomes.add(sign != "!=")
+    return outcomes.pop() if len(outcomes) == 1 else None
 
 
-def _number(read: Hypothesis, node: ast.expr, ratios: Mapping[str, Number]) -> Number:
+def _ends(spread: Spread) -> set[Number]:
+    return {spread.low, spread.high}
+
+
+def _number(read: Hypothesis, node: ast.expr, ratios: Mapping[str, Spread]) -> Spread:
     leaf = read.leaf(node)
     if isinstance(leaf, QuantityTerm):
         return ratios[leaf.name]
     if isinstance(leaf, NumberLiteral):
-        return leaf.value
+        return Spread.exact(leaf.value)
     if isinstance(node, ast.UnaryOp):
-        return -_number(read, node.operand, ratios)
+        inner = _number(read, node.operand, ratios)
+        return Spread(-inner.value, -inner.high, -inner.low)
     operation = cast(ast.BinOp, node)
     left, right = (_number(read, part, ratios) for part in (operation.left, operation.right))
+    sign = ARITHMETIC[type(operation.op)]
     try:
-        return calculated(ARITHMETIC[type(operation.op)], left, right)
+        value = calculated(sign, left.value, right.value)
     except UnavailableValue as error:
-        raise BadInput(f"--fail-if {read.text!r}: {error}") from None
+        raise BadInput(
+            f"--fail-if {read.text!r}: {read.written(node)!r} cannot be worked out, {error.why}: write a condition "
+            "such as 'time > 1.05'"
+        ) from None
+    return _calculated(sign, left, right, value)
+
+
+def _calculated(sign: str, left: Spread, right: Spread, value: Number) -> Spread:
+    """Between the results of the ends; anywhere, where the divisor may be 0 or a result is too large."""
+    if not left.varies and not right.varies:
+        return Spread.exact(value)
+    anywhere = Spread(value, -math.inf, math.inf)
+    if sign == "/" and right.low <= 0 <= right.high:
+        return anywhere
+    try:
+        results = [calculated(sign, *corner) for corner in itertools.product(_ends(left), _ends(right))]
+    except UnavailableValue:
+        return anywhere
+    return Spread(value, min(results), max(results))
 
 
 def _ratio(name: str, comparison: Comparison, text: str) -> ComparedRatio:
@@ -204,8 +283,19 @@ def _ratio(name: str, comparison: Comparison, text: str) -> ComparedRatio:
     ratio = ratio_of(b, a)
     if ratio is None:
         raise BadInput(f"--fail-if {text!r}: {name} of A is 0, and B/A is nothing")
-    bridges = {bridge.quantity: bridge for bridge in comparison.bridges}
-    return ComparedRatio(name, a, b, ratio, bridges.get(_BRIDGES.get(name, "")))
+    by_formula = _is_by_formula(name, comparison)
+    predicted = name in _TIMES and name != "kernel_time" and comparison.predicted is not None
+    bridge = _bridge(name, comparison, a, b, by_formula=by_formula)
+    return ComparedRatio(name, a, b, ratio, bridge, by_formula, predicted)
+
+
+def _bridge(name: str, comparison: Comparison, a: Spread, b: Spread, *, by_formula: bool) -> Bridge | None:
+    """The causes of this very quantity: what the allocator holds beyond tensors is no cause of what they take."""
+    quantity = FORMULA_BYTES if by_formula and name == "bytes" else _BRIDGES.get(name, "")
+    found = next((one for one in comparison.bridges if one.quantity == quantity), None)
+    if found is None or found.is_by_formula != by_formula:
+        return None
+    return found.of_part(a.value, b.value, _NO_CAUSES[name]) if name in _NO_CAUSES else found
 
 
 def _known(comparison: Comparison) -> list[str]:
@@ -244,19 +334,32 @@ def _time(name: str) -> _Of:
     return of
 
 
+def _executed(side: Measured, _: Comparison) -> Spread | None:
+    done = executed_flops(side)
+    return None if done is None else Spread.exact(done)
+
+
+_COUNTED: dict[str, _Of] = {"flops": _executed, "bytes": _step(*DRAM_BYTES)}
+
+
+def _is_by_formula(name: str, comparison: Comparison) -> bool:
+    """Of what is counted: does a side lack it, or a part of it?"""
+    count = _COUNTED.get(name)
+    return count is not None and any(count(side, comparison) is None for side in (comparison.a, comparison.b))
+
+
 def _flops(side: Measured, comparison: Comparison) -> Spread | None:
     """Executed where both sides were counted, else useful."""
-    if comparison.flops_basis == ("executed", "executed"):
-        done = executed_flops(side)
-    else:
-        done = total(side.ledger.ops).flops or None
-    return None if done is None else Spread.exact(done)
+    if not _is_by_formula("flops", comparison):
+        return _executed(side, comparison)
+    useful = total(side.ledger.ops).flops
+    return Spread.exact(useful) if useful else None
 
 
 def _bytes(side: Measured, comparison: Comparison) -> Spread | None:
     """Of DRAM where both sides were counted, else compulsory."""
-    if comparison.bytes_basis == ("DRAM", "DRAM"):
-        return _step(*DRAM_BYTES)(side, comparison)
+    if not _is_by_formula("bytes", comparison):
+        return _COUNTED["bytes"](side, comparison)
     asked = total(side.ledger.ops).bytes
     return Spread.exact(asked) if asked else None
 
@@ -277,9 +380,10 @@ def _rate(name: str) -> _Of:
 
     def of(side: Measured, comparison: Comparison) -> Spread | None:
         rate, time = getattr(rates(side), name), _time("wall_time_s")(side, comparison)
-        if rate is None or time is None or time.low <= 0:
+        if rate is None or time is None or not time.value:
             return None
-        return Spread(rate, rate * time.value / time.high, rate * time.value / time.low)
+        most = rate * time.value / time.low if time.low > 0 else math.inf
+        return Spread(rate, rate * time.value / time.high, most)
 
     return of
 
@@ -304,6 +408,14 @@ _BRIDGES = {
     "flops": "FLOPs", "bytes": "DRAM bytes", "memory": "memory", "reserved": "memory",
 }  # fmt: skip
 """Whose causes tell why."""
+_AROUND = frozenset({causes.LAUNCHES, causes.BETWEEN})
+_NO_CAUSES = {
+    "gpu_busy": _AROUND,
+    "kernel_time": _AROUND | {causes.OVERLAP},
+    "memory": frozenset({RESERVED, CONTEXT}),
+    "reserved": frozenset({CONTEXT}),
+}
+"""Of quantities that are a part of the bridge's: causes of the rest."""
 _WRITE: dict[str, Callable[[Number], str]] = {
     "time": formatting.seconds,
     "gpu_busy": formatting.seconds,

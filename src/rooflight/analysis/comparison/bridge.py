@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rooflight.ledger import Op
@@ -88,6 +88,8 @@ class Bridge:
     """The largest first, whatever their sign."""
     unexplained: float
     """What is left."""
+    is_by_formula: bool = False
+    """Are the ends worked out from shapes, because nothing was counted?"""
     is_within_noise: bool = False
     """May the two ends be one and the same, by the spread of the repeats that they are medians of?"""
 
@@ -105,6 +107,13 @@ class Bridge:
         """The cause that does most in the direction of the difference."""
         along = [cause for cause in self.causes if cause.amount * self.difference > 0]
         return max(along, key=lambda cause: abs(cause.amount), default=None)
+
+    def of_part(self, a: Number, b: Number, without: Collection[str]) -> Bridge:
+        """The same of a part of the quantity, as what is allocated of the memory: with its ends, and with those causes
+        alone that change it."""
+        causes = tuple(cause for cause in self.causes if cause.name not in without)
+        left = math.fsum((b, -a, *(-cause.amount for cause in causes)))
+        return replace(self, a=a, b=b, causes=causes, unexplained=left)
 
 
 def bridge(
@@ -134,8 +143,10 @@ def _summed(name: str, held: list[Contribution]) -> BridgeCause:
     most = max(along, key=lambda one: abs(one.amount))
     ops = sum(one.ops for one in held)
     where = ""
-    if most.op is not None and len(held) > 1:
-        where = f" (in {most.op.module or most.op.name}, the largest of {ops:,} ops)"
+    if len(held) > 1:  # the evidence is of one of them: a reader must not take its amount for that of all
+        where = f" (the largest of {len(held)} parts)"
+        if most.op is not None:
+            where = f" (in {most.op.module or most.op.name}, the largest of {ops:,} ops)"
     observed = math.fsum(abs(one.amount) for one in held if one.how == "observed")
     how: How = "observed" if observed > math.fsum(abs(one.amount) for one in held) / 2 else "computed"
     return BridgeCause(name, amount, most.evidence + where, ops, how)

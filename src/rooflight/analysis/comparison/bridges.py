@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +19,8 @@ from rooflight.analysis.comparison.fusion import KeptInside, kept_inside
 from rooflight.analysis.comparison.matched_work import MatchedWork, SideWork, matched_work
 from rooflight.analysis.comparison.spread import overlap, spread_of
 from rooflight.analysis.comparison.why import Reasons
-from rooflight.analysis.comparison.work_causes import WorkContext, WorkQuantity, contributions
+from rooflight.analysis.comparison.work_causes import WorkContext, WorkQuantity, contributions, other_attention
+from rooflight.analysis.device_speed import clock_mhz
 from rooflight.analysis.flop_causes import explain_flops
 from rooflight.analysis.host_causes import HOST, explain_host
 from rooflight.formatting import seconds, whole_bytes
@@ -37,8 +37,9 @@ from rooflight.summary.measured_step import busy_s, wall_s
 _COVERED = 0.5
 """Ops must make up so much of what was counted of the step on both sides, or it is not taken apart by them."""
 WALL = "wall time"
+FORMULA_BYTES = "bytes by formula"
+"""What bytes are called where nothing counted those of DRAM."""
 _HALF = "cuda_flops_fp16"
-_CLOCK = re.compile(r"(\d+)(?: to (\d+))? MHz")
 
 
 def is_run(side: Measured) -> bool:
@@ -89,12 +90,14 @@ class Bridges:
     ) -> WorkContext:
         of_a, of_b = ({row.op.index: row for row in rows} for rows in explained)
         knows_traffic = all(side.traffic for side in self._reasons)
-        return WorkContext(quantity, value, self._headers, (of_a, of_b), self._roofs, self._clocks, knows_traffic)
+        attention = other_attention(self._alignment.only_a, self._alignment.only_b)
+        return WorkContext(
+            quantity, value, self._headers, (of_a, of_b), self._roofs, self._clocks, knows_traffic, attention
+        )
 
     @cached_property
     def _clocks(self) -> tuple[float, float] | None:
-        clocks = [_clock_mhz(header.conditions.get("sm_clock", "")) for header in self._headers]
-        a, b = clocks
+        a, b = map(clock_mhz, self._headers)
         same = self._headers[0].device == self._headers[1].device
         return (a, b) if same and a and b and a != b else None
 
@@ -224,8 +227,10 @@ class Bridges:
             return None
         parts = list(self._formula_parts(quantity, of_op))
         if quantity == "FLOPs":
-            return bridge(quantity, "flop", "useful FLOPs", (ends[0], ends[1]), parts)
-        return bridge(quantity, "byte", "compulsory bytes", (ends[0], ends[1]), parts)
+            found = bridge(quantity, "flop", "useful FLOPs", (ends[0], ends[1]), parts)
+        else:
+            found = bridge(FORMULA_BYTES, "byte", "compulsory bytes", (ends[0], ends[1]), parts)
+        return replace(found, is_by_formula=True)
 
     def _formula_parts(self, quantity: WorkQuantity, of_op: Callable[[Op], int]) -> Iterator[Contribution]:
         a, b = (side.ledger for side in self._sides)
@@ -294,12 +299,6 @@ def _with_kernel_counters(ledger: Ledger) -> Ledger:
             counted = {name: Value(amount, "sum of its kernels") for name, amount in sums.items()}
             more.append(Measurement(scope="op", ops=(index,), quantities=counted))
     return in_fields(ledger, measurements=(*ledger.measurements, *more)) if more else ledger
-
-
-def _clock_mhz(text: str) -> float | None:
-    """The middle of a span."""
-    read = _CLOCK.match(text)
-    return None if read is None else (float(read[1]) + float(read[2] or read[1])) / 2
 
 
 def device_of_side(side: Measured, on: Device | None) -> Device | None:

@@ -105,15 +105,15 @@ def _density(op: Op) -> float:
 
 def has_other_sizes(a: Op, b: Op) -> bool:
     """Does a tensor that both have differ in shape?"""
-    return any(of_a.shape != of_b.shape for of_a, of_b in _common(a, b))
+    return any(of_a.shape != of_b.shape for of_a, of_b in common_tensors(a, b))
 
 
 def has_other_precision(a: Op, b: Op) -> bool:
     """Of the arithmetic, or of a tensor that both have."""
-    return a.precision != b.precision or any(of_a.dtype != of_b.dtype for of_a, of_b in _common(a, b))
+    return a.precision != b.precision or any(of_a.dtype != of_b.dtype for of_a, of_b in common_tensors(a, b))
 
 
-def _common(a: Op, b: Op) -> Iterator[tuple[Tensor, Tensor]]:
+def common_tensors(a: Op, b: Op) -> Iterator[tuple[Tensor, Tensor]]:
     """Arguments of the same name, and the first results: ops that stand for each other may give other ones beside."""
     for name, value in a.args.items():
         yield from zip(tensors_in([value]), tensors_in([b.args.get(name)]), strict=False)

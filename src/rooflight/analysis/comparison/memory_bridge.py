@@ -114,10 +114,11 @@ def _category(category: str, a: _Side, b: _Side) -> Iterator[Contribution]:
     if category in _BESIDE:
         yield Contribution(_BESIDE[category], after - before, None, evidence)
         return
-    grows = category not in _OF_MODEL
+    # What one side does not have at all was not made larger or smaller by types or batches: it is kept, or not.
+    on_both = bool(before and after)
     batches = (a.header.batch or 1) * (a.header.sequence or 1), (b.header.batch or 1) * (b.header.sequence or 1)
-    sizes = grows and batches[0] != batches[1]
-    precision = (a.header.dtype, a.header.autocast) != (b.header.dtype, b.header.autocast)
+    sizes = on_both and category not in _OF_MODEL and batches[0] != batches[1]
+    precision = on_both and (a.header.dtype, a.header.autocast) != (b.header.dtype, b.header.autocast)
     if not sizes or not precision:
         name = causes.SIZES if sizes else causes.PRECISION if precision else OTHER_TENSORS
         yield Contribution(name, after - before, None, evidence)
@@ -130,5 +131,6 @@ def _category(category: str, a: _Side, b: _Side) -> Iterator[Contribution]:
         (True, True): after,
     }
     of_sizes, of_precision = effects(lambda mixture: mixed[mixture[0], mixture[1]], 2)
-    yield Contribution(causes.SIZES, of_sizes, None, evidence)
-    yield Contribution(causes.PRECISION, of_precision, None, evidence)
+    for name, amount in ((causes.SIZES, of_sizes), (causes.PRECISION, of_precision)):
+        change = f"{'−' if amount < 0 else '+'}{whole_bytes(abs(round(amount)))}"
+        yield Contribution(name, amount, None, f"{evidence}, {change} of it by {name}")

@@ -2,11 +2,13 @@
 
 A ledger holds the median of the repeats with the least and the greatest. The range of n values of a normal distribution
 is d2(n) standard deviations wide on the average. The repeats of one run share its clocks, its host and its neighbours:
-that many of them agree does not make their median more exact, so the deviation is not divided by the root of n.
+that many of them agree does not make their median more exact, so the deviation is not divided by the root of n. One
+repeat that took far longer makes the range wide, but none was faster than the least: a value lies no lower than that.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -47,14 +49,14 @@ def spread_of(value: Value) -> Spread:
     count = int(repeats[1]) if repeats is not None else 2
     width = max((factor for n, factor in _WIDTHS.items() if n <= max(count, 2)), default=_WIDTHS[2])
     off = (value.high - value.low) / width
-    return Spread(value.value, value.value - off, value.value + off)
+    return Spread(value.value, max(value.value - off, min(value.low, value.value)), value.value + off)
 
 
 def ratio_of(b: Spread, a: Spread) -> Spread | None:
-    """B by A; `None` where A is nought."""
-    if not a.value or a.low <= 0:
+    """B by A; `None` where A is nought. Without an upper end where A may be nought."""
+    if not a.value:
         return None
-    return Spread(b.value / a.value, b.low / a.high, b.high / a.low)
+    return Spread(b.value / a.value, b.low / a.high, b.high / a.low if a.low > 0 else math.inf)
 
 
 def overlap(a: Spread, b: Spread) -> bool:

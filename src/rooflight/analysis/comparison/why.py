@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 from rooflight.analysis.cause import Account, CauseSum, Explained, account
+from rooflight.analysis.comparison.bridge import OVERLAP as OVERLAP
 from rooflight.analysis.cpu_causes import is_explicable, with_between
 from rooflight.analysis.flop_causes import explain_flops
 from rooflight.analysis.host_causes import explain_host
@@ -30,8 +31,6 @@ from rooflight.summary.measured import Measured, is_measured
 from rooflight.summary.measured_step import busy_s, wall_s
 
 Quantity = Literal["FLOPs", "DRAM bytes", "time", "memory"]
-KERNELS = "kernels, of which no shapes tell the least time"
-OVERLAP = "kernels side by side"
 MEDIANS = "difference of medians"
 
 
@@ -143,12 +142,11 @@ class Reasons:
         return of_step, asked if has_formulas(self.ledger) else None
 
     def _of_kernels(self) -> Account | None:
-        """Of a log without shapes: what its kernels took is not explained, what they waited for is."""
+        """Of a log without shapes: what they waited for is explained, what its kernels took is not."""
         spent = self._measured.total.get("kernel_time_s")
         if self.ledger.header.traced_on != "import" or spent is None or wall_s(self._measured) is None:
             return None
-        kernels = CauseSum(KERNELS, spent, len(self.ledger.kernels), "the profiler's clock", None)
-        return Account(0.0, spent, (kernels,), 0.0, 0.0, len(self.ledger.kernels))
+        return Account(0.0, spent, (), spent, spent, len(self.ledger.kernels))
 
     @cached_property
     def _least_s(self) -> float | None:
@@ -172,10 +170,12 @@ class Reasons:
             return of_ops
         kernels = self._measured.total.get("kernel_time_s")
         more = explain_host(self.ledger, wall - busy)
+        in_no_gap = wall - busy - math.fsum(cause.amount for cause in more)
         if kernels is not None and abs(busy - kernels) > 1e-9:
             name = OVERLAP if busy < kernels else MEDIANS
             more.append(CauseSum(name, busy - kernels, of_ops.ops, "union of the kernels less their sum", None))
         untold = (kernels - of_ops.measured) if kernels is not None else 0.0
+        untold += in_no_gap
         return replace(
             of_ops,
             measured=wall,

@@ -4,7 +4,7 @@ one side has adds to which cause."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,6 +16,7 @@ from rooflight.analysis.comparison.bridge import Contribution
 from rooflight.analysis.comparison.factors import (
     Factor,
     bytes_by_factor,
+    common_tensors,
     has_other_precision,
     has_other_sizes,
     seconds_by_factor,
@@ -58,6 +59,10 @@ _SPECIAL = frozenset({"winograd", "fft", "attention"})
 """Kernels of these roles do the same in another way."""
 
 
+Place = tuple[str, str]
+"""Phase and module."""
+
+
 @dataclass(frozen=True)
 class WorkContext:
     """What all works of a comparison share."""
@@ -74,6 +79,8 @@ class WorkContext:
     """Of the multiprocessors, where both are known and the device is the same."""
     knows_traffic: bool = True
     """Were the bytes of ops counted on both sides?"""
+    other_attention: frozenset[Place] = frozenset()
+    """Where both sides do attention in ops that the other does not have."""
 
     @property
     def is_one_device(self) -> bool:
@@ -105,7 +112,7 @@ def _of_same(work: MatchedWork, change: Number, context: WorkContext) -> Iterato
             Contribution(_FACTORS[name], amount, b, _factor_evidence(name, a, b, context))
             for name, amount in by_factor.items()
         ]
-        if work.has_other_kernels or not context.is_one_device or _differ(a, b):
+        if work.has_other_kernels or not context.is_one_device or _differ(a, b) or context.quantity == "DRAM bytes":
             parts += _causes(work, a, b, context)
         parts += _clock(work, a, b, context)
     left = math.fsum((change, *(-part.amount for part in parts)))
@@ -137,7 +144,7 @@ def _factor_evidence(name: Factor, a: Op, b: Op, context: WorkContext) -> str:
     if name == "sizes":
         return f"by formula: {_shape(a)} → {_shape(b)}"
     if name == "precision":
-        return f"by formula: {_type(a)} → {_type(b)}"
+        return f"by formula: {_other_types(a, b)}"
     assert context.roofs is not None
     one, other = context.roofs
     if name == "peak":
@@ -230,8 +237,6 @@ def _rest(work: MatchedWork, context: WorkContext, *, knows_factors: bool) -> st
         return causes.SIZES
     if precision and not knows_factors:
         return causes.PRECISION
-    if context.quantity == "DRAM bytes":
-        return causes.CACHES
     if context.quantity == "time" and (sizes or precision or not context.is_one_device):
         return causes.EFFICIENCY
     return None
@@ -244,9 +249,7 @@ def _rest_evidence(name: str, work: MatchedWork) -> str:
     if name == causes.SIZES:
         return f"{_shape(a)} → {_shape(b)}"
     if name == causes.PRECISION:
-        return f"{_type(a)} → {_type(b)}"
-    if name == causes.CACHES:
-        return "the same kernels on the same sizes: what the L2 still holds is another"
+        return _other_types(a, b)
     return _BEYOND
 
 
@@ -336,11 +339,26 @@ def _of_one_side(work: MatchedWork, change: Number, context: WorkContext) -> Con
         name = causes.FUSION if compiled[0] != compiled[1] else causes.OTHER_OPS
     elif op.recompute:
         name, what = causes.RECOMPUTATION, f"{what}: run again in the backward pass"
-    elif op.attention or "attention" in op.packet:
+    elif _is_attention(op) and _place(op) in context.other_attention:
         name = causes.ALGORITHM
     elif family(op) == "copy" and _types(context.headers[0]) != _types(context.headers[1]):
         name, what = causes.PRECISION, f"{what}: a cast"
     return Contribution(name, change, op, what, "observed", max(len(side.ops), 1))
+
+
+def other_attention(only_a: Iterable[Op], only_b: Iterable[Op]) -> frozenset[Place]:
+    """Where both sides do attention, each in its own way: as one op, or as the products that it is made of. Where the
+    other side does none, as in another model, these are other ops."""
+    of_a, of_b = ({_place(op) for op in only if _is_attention(op)} for only in (only_a, only_b))
+    return frozenset(of_a & of_b)
+
+
+def _place(op: Op) -> Place:
+    return op.phase, op.module
+
+
+def _is_attention(op: Op) -> bool:
+    return bool(op.attention) or "attention" in op.packet
 
 
 def _types(header: Header) -> tuple[object, ...]:
@@ -356,3 +374,13 @@ def _shape(op: Op) -> str:
 def _type(op: Op) -> str:
     stored = next((tensor.dtype for tensor in (*op.outputs, *op.inputs)), "")
     return op.precision if not stored or stored == op.precision else f"{op.precision or stored} on {stored} values"
+
+
+def _other_types(a: Op, b: Op) -> str:
+    """Of the results; where these have the same, of the operand that has another."""
+    if _type(a) != _type(b):
+        return f"{_type(a)} → {_type(b)}"
+    differing = (
+        f"{of_a.dtype} → {of_b.dtype} operands" for of_a, of_b in common_tensors(a, b) if of_a.dtype != of_b.dtype
+    )
+    return next(differing, f"{a.precision} → {b.precision}")

@@ -11,7 +11,7 @@ from rooflight.analysis.sweeps.pieces import Borrowed, Sweep
 from rooflight.ledger import Kernel
 from rooflight.ops.kernel_names import KernelRole
 
-_TRANSFORM = re.compile(r"fft2d_(r2c|c2r)_(\d+)x\d+")
+_TRANSFORM = re.compile(r"fft2d_(r2c|c2r)_(\d{1,4})x\d+")
 _TRANSFORMS_A_BLOCK = {16: 16, 32: 16, 64: 1}
 _PRODUCT = re.compile(r"_cf32cf32|pointwise_mult_and_sum_complex")
 _COMPLEX = 8

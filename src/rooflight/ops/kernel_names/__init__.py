@@ -24,7 +24,7 @@ _OTHERS: tuple[tuple[str, Role], ...] = (
     (r"convertTensor|copy_kernel|CatArrayBatched|direct_copy", "cast"),
     (r"splitKreduce|ReduceSplitK|reduce_wgrad|splitK_reduce|reduce_1Block", "sum of parts"),
     (
-        r"scalePackedTensor|init_device_workspace|scal_kernel|precompute_indices|compute\w*Offsets|philox|FillFunctor",
+        r"scalePackedTensor|init_device_workspace|scal_kernel|precompute_indices|compute\w{0,60}Offsets|philox|FillFunctor",
         "bookkeeping",
     ),
     (r"nccl(?:Dev)?Kernel|ncclAll|ncclReduce|ncclBroadcast|all_reduce_kernel", "collective"),

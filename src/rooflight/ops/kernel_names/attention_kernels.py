@@ -9,8 +9,8 @@ import re
 
 from rooflight.ops.kernel_names.kernel_role import Family, KernelRole, Role, Unit
 
-_XFORMERS = re.compile(r"fmha_cutlass([FB])_(f32|f16|bf16)_\w*?sm(\d+)")
-_CUDNN = re.compile(r"cudnn_generated_\w*?sdpa_\w*?(fprop|bprop)?(?=_|$)(\w*)")
+_XFORMERS = re.compile(r"fmha_cutlass([FB])_(f32|f16|bf16)_\w{0,80}?sm(\d{1,5})(?!\d)")
+_CUDNN = re.compile(r"cudnn_generated_\w{0,80}?sdpa_\w{0,80}?(fprop|bprop)?(?=_|$)(\w*)")
 _FLASH = re.compile(
     r"flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|FlashAttention(Forward|Backward)|fmha_(fwd|bwd|dgrad)|fmhaSm\d+"
 )

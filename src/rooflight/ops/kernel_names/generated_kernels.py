@@ -43,30 +43,36 @@ def generated_role(name: str) -> KernelRole | None:
 
 def fused_ops(text: str) -> tuple[str, ...] | None:
     """`add_native_batch_norm_relu` is add, native_batch_norm, relu; `None` where names are not known."""
-    found = _told(text, "") if text else ()
-    return found if found is None or len(found) <= _MOST_OPS else None
+    return _told(text, "", _MOST_OPS) if text else ()
 
 
-def _told(text: str, least: str) -> tuple[str, ...] | None:
-    """The reading with the fewest ops: `native_batch_norm_backward` is one op, not two."""
+def _told(text: str, least: str, most: int) -> tuple[str, ...] | None:
+    """The reading with the fewest ops: `native_batch_norm_backward` is one op, not two. None with more than `most`."""
     best: tuple[str, ...] | None = None
-    names = _names()
-    for end in [*(place for place, sign in enumerate(text[:-1]) if sign == "_" and place), len(text)]:
+    names, longest = _names()
+    for end in _ends(text, longest) if most else ():
         first = text[:end]
         if first not in names or first <= least:
             continue
         rest = text[end + 1 :]
-        others = _told(rest, first) if rest else ()
+        others = _told(rest, first, most - 1) if rest else ()
         if others is not None and (best is None or 1 + len(others) < len(best)):
             best = (first, *others)
     return best
 
 
+def _ends(text: str, longest: int) -> list[int]:
+    """Where a first name may end: looked for no further than the longest, however long a text somebody's file has."""
+    inside = [place for place, sign in enumerate(text[: min(longest + 1, len(text) - 1)]) if sign == "_" and place]
+    return [*inside, len(text)] if len(text) <= longest else inside
+
+
 @lru_cache(maxsize=1)
-def _names() -> frozenset[str]:
-    """Of every op that there is a formula for, and the others below."""
+def _names() -> tuple[frozenset[str], int]:
+    """Of every op that there is a formula for, and the others below; and how long the longest is."""
     registered = {name.partition("::")[2].partition(".")[0] for name in FORMULAS.names() if name.startswith("aten::")}
-    return frozenset(registered | _BESIDE)
+    names = frozenset(registered | _BESIDE)
+    return names, max(map(len, names))
 
 
 _BESIDE = frozenset({

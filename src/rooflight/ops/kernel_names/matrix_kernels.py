@@ -24,56 +24,67 @@ _TYPES = {"tf32": "tf32", "bf16": "bf16", "f16": "fp16", "fp16": "fp16", "f32": 
           "e4m3": "fp8", "e5m2": "fp8", "e2m1": "fp4", "i8": "int8", "s8": "int8", "u8": "int8", "int8": "int8",
           "i4": "int4", "s4": "int4"}  # fmt: skip
 _TYPE = "|".join(sorted(_TYPES, key=len, reverse=True))
+_SIZE, _POWER = r"\d{1,5}", r"1?\d"
+"""Of a tile, and of two. Names come from files of anyone: a pattern takes no more digits, nor more signs in between,
+than any library writes, so that no name is a number without end or a search without one."""
 _LETTER_TYPES = {"s": "fp32", "d": "fp64", "h": "fp16"}
-_GROUPS = re.compile(r"_g(\d+)_")
+_GROUPS = re.compile(r"_g(\d{1,5})_")
 _UNNAMED_DEPTH = 32
 """Depth of the tiles of older CUTLASS kernels, whose names leave it out."""
 
 # nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_NNT: types, tile, depth x stages, cluster; nvjet_sm120_tst_mma_64x64x128_3
 _NVJET = re.compile(
-    r"\bnvjet_(?:sm(\d+)_)?([a-z]+)_(?:(\d+)x(\d+)_(\d+)x\d+(?:_(\d+)x(\d+)(?=_))?|mma_(\d+)x(\d+)x(\d+))(?!\d|x\d)"
+    rf"\bnvjet_(?:sm(\d{{1,5}})_)?([a-z]+)_"
+    rf"(?:({_SIZE})x({_SIZE})_({_SIZE})x{_SIZE}(?:_({_SIZE})x({_SIZE})(?=_))?|mma_({_SIZE})x({_SIZE})x({_SIZE}))"
+    r"(?!\d|x\d)"
 )
 _NVJET_LETTERS = re.compile(r"_([NT]{2})[NT]{1,2}\b")
 _NVJET_TYPES = {"t": "bf16", "h": "fp16", "q": "fp8", "r": "fp8", "o": "fp4"}
 # sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_...
-_XMMA = re.compile(r"sm(\d+)_xmma_(?:sparse_)?(gemm|fprop|dgrad|wgrad)")
-_XMMA_TILE = re.compile(r"_tilesize(\d+)x(\d+)x(\d+)(?!\d|x\d)")
+_XMMA = re.compile(r"sm(\d{1,5})_xmma_(?:sparse_)?(gemm|fprop|dgrad|wgrad)")
+_XMMA_TILE = re.compile(rf"_tilesize({_SIZE})x({_SIZE})x({_SIZE})(?!\d|x\d)")
 _XMMA_TYPES = re.compile(rf"_({_TYPE})[a-z0-9]+_({_TYPE})[a-z0-9]+_[a-z0-9]+_(?:n[a-z]+|[nt]{{2}})_")
 _XMMA_LETTERS = re.compile(r"_([nt]{2})_n_")
 # cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8, cutlass_tensorop_s1688dgrad_optimized_tf32_...
 _CUTLASS = re.compile(
-    r"\bcutlass_(?:\d+_)?(?:wmma_)?(tensorop|simt)_(\w*?)(gemm|fprop|dgrad|wgrad)(\w*?)_(\d+)x(\d+)(?:_(\d+)x\d+)?"
-    r"(?:_(\w+?)_?align|(?=\W|$))"
+    r"\bcutlass_(?:\d{1,5}_)?(?:wmma_)?(tensorop|simt)_(\w{0,60}?)(gemm|fprop|dgrad|wgrad)(\w{0,80}?)"
+    rf"_({_SIZE})x({_SIZE})(?:_({_SIZE})x{_SIZE})?(?:_(\w{{1,60}}?)_?align|(?=\W|$))"
 )
 # cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_bf16_bf16_128x128x64_2x1x1_0_ttn_align8_warpspecialized_pingpong
-_CUTLASS3 = re.compile(r"\bcutlass3x_sm\d+_(?:bs)?(tensorop|simt)_(\w*?)(gemm|fprop|dgrad|wgrad)_?(\w*)")
-_CUTLASS3_TILE = re.compile(r"(?:^|_)(\d+)x(\d+)x(\d+)(?!\d|x\d)(?:_(\d+)x(\d+)x\d+)?(?:_\d+_([nt]{2})[nt])?")
+_CUTLASS3 = re.compile(r"\bcutlass3x_sm\d{1,5}_(?:bs)?(tensorop|simt)_(\w*?)(gemm|fprop|dgrad|wgrad)_?(\w*)")
+_CUTLASS3_TILE = re.compile(
+    rf"(?:^|_)({_SIZE})x({_SIZE})x({_SIZE})(?!\d|x\d)(?:_({_SIZE})x({_SIZE})x{_SIZE})?(?:_\d{{1,5}}_([nt]{{2}})[nt])?"
+)
 # ...::threadblock::ImplicitGemmMultistage<cutlass::gemm::GemmShape<64, 128, 16>, ...>, and the same mangled
 _TEMPLATE = re.compile(
-    r"threadblock(?:::|\d+)\w{0,60}?(?:<[\w:]*)?GemmShape(?:<|ILi)(\d{1,5})(?:, |ELi)(\d{1,5})(?:, |ELi)(\d{1,5})(?!\d)"
+    r"threadblock(?:::|\d{1,5})\w{0,60}?(?:<[\w:]{0,120})?GemmShape"
+    rf"(?:<|ILi)({_SIZE})(?:, |ELi)({_SIZE})(?:, |ELi)({_SIZE})(?!\d)"
 )
 _TEMPLATE_PASS = re.compile(r"Conv\dd(Fprop|Dgrad|Wgrad)")
 # cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm90...<3, cute::tuple<...>, ...>, cute::tuple<...>, T
 _COLLECTIVE = re.compile(
-    r"CollectiveMma<cutlass::gemm::Mainloop\w+<.*?>>?, ?(?:cute::)?tuple<(?:cute::)?C<(?:\(int\))?(\d+)>, "
-    r"?(?:cute::)?C<(?:\(int\))?(\d+)>, ?(?:cute::)?C<(?:\(int\))?(\d+)> ?>"
+    r"CollectiveMma<cutlass::gemm::Mainloop\w{1,120}<.{0,2000}?>>?, ?(?:cute::)?tuple<(?:cute::)?C<"
+    rf"(?:\(int\))?({_SIZE})>, ?(?:cute::)?C<(?:\(int\))?({_SIZE})>, ?(?:cute::)?C<(?:\(int\))?({_SIZE})> ?>"
 )
 # Volta_hmma_implicit_gemm_fprop_fp32_nhwc_128x128x64x1_1x3x3x0x1
-_HMMA = re.compile(r"\bVolta_hmma_implicit_gemm_(fprop|dgrad|wgrad)_\w*?_(\d+)x(\d+)x(\d+)x\d")
+_HMMA = re.compile(rf"\bVolta_hmma_implicit_gemm_(fprop|dgrad|wgrad)_\w{{0,80}}?_({_SIZE})x({_SIZE})x({_SIZE})x\d")
 # volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn, ampere_sgemm_128x64_tn, turing_scudnn_128x32_relu_interior_nn_v1
 _CHIP = re.compile(
-    r"(?:\b|_)(maxwell|pascal|volta|turing|ampere|ada|hopper)_(?:(\w+?)_)?([a-z]+?)(\d+)?(gemm|cudnn)(?:_(\w+))?"
+    r"(?:\b|_)(maxwell|pascal|volta|turing|ampere|ada|hopper)_"
+    r"(?:(\w{1,40}?)_)?([a-z]{1,20}?)(\d{1,10})?(gemm|cudnn)(?:_(\w+))?"
 )
-_CHIP_TILE = re.compile(r"(?:^|_)(\d{1,5})x(\d{1,5})(?!\d|x\d)")
-_CHIP_DEPTH = re.compile(r"_stages_(\d{1,5})x\d+")
+_CHIP_TILE = re.compile(rf"(?:^|_)({_SIZE})x({_SIZE})(?!\d|x\d)")
+_CHIP_DEPTH = re.compile(rf"_stages_({_SIZE})x\d")
 _CHIP_LETTERS = re.compile(r"_([nt]{2})(?:_v\d+)?$")
 _ENGINE = re.compile(
     r"(convolve_sgemm|wgrad_alg\d_engine|dgrad_engine|dgrad2d_alg\d_\d)"
-    r"<(?:[A-Za-z_]\w*, )+(?:int=)?\d+, (?:int=)?(\d+), (?:int=)?(\d+), (?:int=)?(\d+), "
+    rf"<(?:[A-Za-z_]\w*, )+(?:int=)?\d+, (?:int=)?({_POWER}), (?:int=)?({_POWER}), (?:int=)?({_POWER}), "
 )
 """cuDNN's older kernels for CUDA cores, whose tiles are given as powers of two."""
 _ENGINES: dict[str, Pass] = {"c": "forward", "w": "weight gradient", "d": "input gradient"}
-_LARGE_DEPTH = re.compile(r"sgemm_largek_lds64<\w+, \w+, (?:int=)?(\d+), (?:int=)?(\d+), (?:int=)?(\d+), ")
+_LARGE_DEPTH = re.compile(
+    rf"sgemm_largek_lds64<\w{{1,60}}, \w{{1,60}}, (?:int=)?({_POWER}), (?:int=)?({_POWER}), (?:int=)?({_POWER}), "
+)
 """cuBLAS's kernel for small results of a large depth: powers of two again."""
 
 
@@ -92,6 +103,11 @@ def _tile(*sizes: str | None) -> tuple[int, int, int] | None:
     return (a, b, k) if a and b and k else None
 
 
+def _cluster(rows: str | None, columns: str | None) -> tuple[int, int]:
+    a, b = int(rows or 0), int(columns or 0)
+    return (a, b) if a and b else (1, 1)
+
+
 def _nvjet(match: re.Match[str], name: str) -> KernelRole | None:
     chip, types, *sizes = match.groups()
     tile = _tile(*sizes[:3]) or _tile(*sizes[5:])
@@ -104,7 +120,7 @@ def _nvjet(match: re.Match[str], name: str) -> KernelRole | None:
         "nvjet" if chip in (None, "90") else "cublas",
         "product",
         tile,
-        cluster=(int(sizes[3]), int(sizes[4])) if sizes[3] else (1, 1),
+        cluster=_cluster(sizes[3], sizes[4]),
         letters=letters[1].lower() if letters else "",
         precision=_NVJET_TYPES.get(types[0]),
         biased="_bias" in name,
@@ -133,7 +149,7 @@ def _xmma(match: re.Match[str], name: str) -> KernelRole | None:
         packs_taps="indexed_wo_smem" in name,
         strided="_strided" in name,
         segmented="segment_k_on" in name,
-        groups=int(groups[1]) if (groups := _GROUPS.search(name)) else 1,
+        groups=max(1, int(groups[1])) if (groups := _GROUPS.search(name)) else 1,
     )
 
 
@@ -167,7 +183,6 @@ def _cutlass3(match: re.Match[str], name: str) -> KernelRole:
     types = re.match(rf"(?:\w*?_)??(?:ue\d+m\d+x)?({_TYPE})_", match[4])
     cuda = match[1] == "simt"
     tile = _CUTLASS3_TILE.search(match[4])
-    cluster = (int(tile[4]), int(tile[5])) if tile is not None and tile[4] and int(tile[4]) else (1, 1)
     precision = _TYPES[types[1]] if types else None
     return KernelRole(
         "matrix",
@@ -175,7 +190,7 @@ def _cutlass3(match: re.Match[str], name: str) -> KernelRole:
         "cutlass 3",
         _PASSES[match[3]],
         _tile(*tile.groups()[:3]) if tile else None,
-        cluster=cluster,
+        cluster=_cluster(tile[4], tile[5]) if tile else (1, 1),
         letters=tile[6] or "" if tile else "",
         # Tensor cores know no fp32: it is rounded to TF32.
         precision="tf32" if not cuda and precision == "fp32" else precision,

@@ -7,12 +7,12 @@ import re
 _CASTS = r"\((?:unsigned |signed )?(?:int|long|short|char|bool|long long)\)"
 _NOISE = re.compile(
     r"\(anonymous namespace\)::|<unnamed>::|\bvoid (?=\w)"
-    r"|::(?:\[lambda[^\]]*\]|\{lambda\([^{}]*\)#\d+\}|operator ?\(\)\([^()]*\)(?: const)?)"
+    r"|::(?:\[lambda[^\]]{0,1000}\]|\{lambda\([^{}]{0,1000}\)#\d{1,9}\}|operator ?\(\)\([^()]{0,1000}\)(?: const)?)"
     r"|, (?:std::|at::detail::)?[Aa]rray<char ?\*, (?:\(int\)|\(unsigned long\))?\d+u?l?>|" + _CASTS
 )
 _NAMESPACES = re.compile(r"\b(?:\w+::)+(?=[\w~])")
 _WRAPPED = re.compile(r"Kernel2?<((?:cutlass|sm\d+)_\w+)>")
-_TILE_IN_NAME = re.compile(r"tilesize\d+x\d+(?:x\d+)?")
+_TILE_IN_NAME = re.compile(r"tilesize\d{1,5}x\d{1,5}(?:x\d{1,5})?")
 
 
 def short_name(name: str, width: int | None = None) -> str:

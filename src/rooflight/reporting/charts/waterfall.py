@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rooflight.analysis.comparison.bridge import Bridge
+from rooflight.analysis.comparison.bridges import FORMULA_BYTES
 from rooflight.analysis.comparison.sides import Comparison
 from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import COLOURS, WIDTH, Chart
@@ -29,7 +30,7 @@ _NOT_SAID = frozenset({"target", "cuda", "driver", "math", "settings"})
 _WORDS = {"compile": "compiled", "graph": "CUDA graph", "compile+graph": "compiled as a CUDA graph"}
 _MOST_SAID = 3
 """Differences that a title names."""
-_ORDER = ("time", "DRAM bytes", "FLOPs", "memory")
+_ORDER = ("time", "DRAM bytes", FORMULA_BYTES, "FLOPs", "memory")
 
 
 def waterfall_chart(comparison: Comparison) -> Chart | None:

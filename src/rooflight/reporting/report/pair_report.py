@@ -113,12 +113,16 @@ def _why(comparison: Comparison) -> Section | None:
         return Section(
             "why",
             "From A to B",
-            lines=tuple(map(bridge_tables.bridge_line, comparison.bridges)),
+            lines=tuple(bridge_tables.bridge_sentences(comparison)),
             charts=() if chart is None else (chart,),
             tables=tuple(bridge_tables.bridge_tables(comparison)),
             small_print=(bridge_tables.CONVENTIONS,),
         )
-    return replace(why_section(comparison), name="why", title="Why they differ") if comparison.whys else None
+    if not comparison.whys:
+        return None
+    of = compare_tables.why_title(comparison)
+    title = of[:1].upper() + of[1:] if of else "Why they differ"
+    return replace(why_section(comparison), name="why", title=title)
 
 
 def _common(comparison: Comparison, sources: tuple[str, str], devices: Sequence[Device]) -> Section | None:

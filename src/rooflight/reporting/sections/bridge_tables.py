@@ -14,11 +14,14 @@ from rooflight.reporting.columns import column
 from rooflight.reporting.document import Document
 from rooflight.reporting.table import Cells, Column, Label, Table, table_of
 from rooflight.study.regressions import RegressionVerdict
+from rooflight.summary.reliability import doubt
 
 WRITE: dict[str, Callable[[Any], str]] = {"flop": whole_count, "byte": whole_bytes, "second": seconds}
 SMALLEST = 0.002
 """Causes under this part of the larger end are shown together."""
 _NAMED = 3
+_NOUGHT = 1e-7
+"""Of the larger end: less is no amount, but rounding."""
 _NO_DIFFERENCE = 0.01
 """Of the larger end: of less, parts say nothing."""
 CONVENTIONS = (
@@ -59,9 +62,11 @@ def bridge_lines(bridge: Bridge, *, smallest: float = SMALLEST, most: int | None
 
 
 def signed(bridge: Bridge, amount: float) -> str:
-    """With its sign: `+3.40 ms`."""
+    """With its sign: `+3.40 ms`; what rounding leaves of sums is 0."""
     write = WRITE[bridge.unit]
     rounded = round(amount) if bridge.unit != "second" else amount
+    if abs(amount) < _NOUGHT * max(abs(bridge.a), abs(bridge.b)):
+        rounded = 0
     return f"−{write(-rounded)}" if rounded < 0 else f"+{write(rounded)}" if rounded > 0 else write(0)
 
 
@@ -108,6 +113,13 @@ def bridge_line(bridge: Bridge) -> str:
     return f"{ends}{times}: {', '.join((*parts, left))}{noise}"
 
 
+def bridge_sentences(comparison: Comparison) -> list[str]:
+    """Of every quantity; the times with what their sides say of them."""
+    doubted = [name for name, side in (("A", comparison.a), ("B", comparison.b)) if doubt(side)]
+    warning = f"; TIMES UNRELIABLE in {' and '.join(doubted)}: causes of times there say little" if doubted else ""
+    return [bridge_line(one) + (warning if one.quantity == "time" else "") for one in comparison.bridges]
+
+
 def with_gate(document: Document, verdicts: Sequence[RegressionVerdict]) -> Document:
     """The document of a comparison with what came of its conditions: above everything, and in the data."""
     if not verdicts:
@@ -133,7 +145,7 @@ def _gate(verdict: RegressionVerdict) -> dict[str, Any]:
                 "b": ratio.b.value,
                 "ratio": ratio.ratio.value,
                 "low": ratio.ratio.low,
-                "high": ratio.ratio.high,
+                "high": ratio.ratio.high if math.isfinite(ratio.ratio.high) else None,
                 "largest_cause": None if (cause := causes[ratio.name]) is None else asdict(cause),
             }
             for ratio in verdict.ratios

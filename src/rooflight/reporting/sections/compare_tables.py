@@ -206,9 +206,9 @@ def _summary(comparison: Comparison) -> Iterator[str]:
         if is_measured(side.ledger):
             yield from (f"   {line}" for line in measure_text.headlines(side))
     if comparison.bridges:
-        yield from (f"from A to B: {bridge_tables.bridge_line(bridge)}" for bridge in comparison.bridges)
+        yield from (f"from A to B: {sentence}" for sentence in bridge_tables.bridge_sentences(comparison))
     elif comparison.whys:
-        yield f"why: {'; '.join(why_tables.why_lines(comparison))}"
+        yield f"{why_title(comparison) or 'why'}: {'; '.join(why_tables.why_lines(comparison))}"
     if comparison.judge is not None:
         name, judge = comparison.judge
         yield f"verdict on {name}: {verdict_text.step_line(judge.step())}"
@@ -217,6 +217,16 @@ def _summary(comparison: Comparison) -> Iterator[str]:
     differences = [f"{difference.name} {difference.a} | {difference.b}" for difference in comparison.differences()]
     if differences:
         yield f"not the same (A | B): {'; '.join(differences)}"
+
+
+def why_title(comparison: Comparison) -> str:
+    """What the account of a run beside an estimate of another step is of; "" where the estimate is of the same step."""
+    runs = [name for name, side in _named(comparison) if is_measured(side.ledger)]
+    a, b = (total(side.ledger.ops) for _, side in _named(comparison))
+    if len(runs) != 1 or (a.flops, a.bytes) == (b.flops, b.bytes):
+        return ""
+    other = "A" if runs == ["B"] else "B"
+    return f"why {runs[0]} differs from the estimate of its own step, which is not {other}"
 
 
 def _where(name: str, comparison: Comparison) -> str:

@@ -32,7 +32,7 @@ def inferred_line(measured: Measured) -> str:
 
 
 def _least(sums: InferredSum) -> str:
-    return "at least " if sums.covered < 1 or sums.strays else ""
+    return "at least " if sums.untold or sums.strays else ""
 
 
 def inferred_notes(measured: Measured) -> list[str]:
@@ -57,6 +57,11 @@ def inferred_notes(measured: Measured) -> list[str]:
             f"inferred FLOPs leave out {len(sums.untold):,} of {len(sums.rows):,} ops{part}: "
             "nothing tells what their kernels execute"
         )
+    if sums.dram_bytes is None and sums.bytes_covered:
+        notes.append(
+            f"DRAM bytes are not inferred: ops with {1 - sums.bytes_covered:.0%} of the compulsory bytes share their "
+            "kernels, or have some that are not known"
+        )
     return notes
 
 
@@ -76,6 +81,7 @@ def inferred_data(measured: Measured) -> dict[str, Any] | None:
         "ops_without": len(sums.untold),
         "kernels_without_op": sums.strays,
         "covered_useful_flops": sums.covered,
+        "covered_compulsory_bytes": sums.bytes_covered,
         "arithmetic_counted_on": sums.like,
         "errors": INFERRED_ERRORS.as_dict(),
     }

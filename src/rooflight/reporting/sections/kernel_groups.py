@@ -1,19 +1,66 @@
-"""Launches of an imported log that share a row, and their sums."""
+"""Launches of an imported log that share a row, and their sums.
+
+What is estimated belongs to an op, and most ops launch several kernels: a copy into another layout, the product, a sum
+of its parts. Their names tell which of them computes; where they do not, it may be any of them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rooflight.ledger import Kernel, Ledger, Op, Totals, total
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS, Number, ratio
+from rooflight.ops.kernel_names import role_of
 
 By = Literal["kernel", "launch", "range"]
 SEVERAL = "several"
 COPIED = "copied_bytes"
 """Of copies and fills; the others are quantities of kernels."""
+
+
+_COMPUTING = ("matrix", "attention")
+_HELPING = ("layout", "cast", "sum of parts", "bookkeeping")
+
+
+@dataclass(frozen=True)
+class LaunchedOps:
+    """The ops of a log, and which of its launches each one's work is shared by."""
+
+    ops: Sequence[Op]
+    most: Mapping[int, int]
+    """The highest standing that a kernel of the op has: those below it only prepare or gather for those with it."""
+    launches: Mapping[int, int]
+    """How many have it."""
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> LaunchedOps:
+        most: dict[int, int] = {}
+        for kernel in ledger.kernels:
+            most.update((index, max(_standing(kernel), most.get(index, 0))) for index in kernel.ops)
+        return cls(ledger.ops, most, Counter(_worked_on(ledger.kernels, most)))
+
+    def wholly_in(self, kernels: Iterable[Kernel]) -> tuple[list[Op], bool]:
+        """The ops whose work is done by these kernels alone; and whether there are others, shared with more kernels."""
+        seen = Counter(_worked_on(kernels, self.most))
+        whole = [self.ops[index] for index, launches in seen.items() if launches == self.launches[index]]
+        return whole, len(whole) < len(seen)
+
+
+def _standing(kernel: Kernel) -> int:
+    """How surely a kernel computes what its op is for."""
+    role = role_of(kernel.name)
+    if kernel.kind in ("copy", "set") or (role is not None and role.role in _HELPING):
+        return 0
+    return 2 if role is not None and role.role in _COMPUTING else 1
+
+
+def _worked_on(kernels: Iterable[Kernel], most: Mapping[int, int]) -> Iterator[int]:
+    for kernel in kernels:
+        yield from (index for index in kernel.ops if _standing(kernel) == most[index])
 
 
 @dataclass(frozen=True)
@@ -24,7 +71,7 @@ class KernelGroup:
     kernels: Sequence[Kernel]
     gathered: bool = False
     """A total, or the rest of a table: its launches have nothing else in common."""
-    ops: Sequence[Op] = ()
+    launched: LaunchedOps | None = None
     """Of the ledger, where the log told what they were called with."""
 
     def sum(self, name: str) -> Number | None:
@@ -77,9 +124,19 @@ class KernelGroup:
 
     @property
     def estimate(self) -> Totals | None:
-        """What mathematics says that its ops cost; unknown where none was told, or one has no formula."""
-        sums = total(self.ops[index] for kernel in self.kernels for index in kernel.ops)
-        return sums if sums.ops and (self.gathered or not sums.uncounted) else None
+        """What mathematics says that its ops cost, each once; unknown where none was told, where one has no formula,
+        and where other kernels did a part of one that nothing tells."""
+        if self.launched is None:
+            return None
+        ops, shared = self.launched.wholly_in(self.kernels)
+        sums = total(ops)
+        return sums if ops and (self.gathered or not (sums.uncounted or shared)) else None
+
+    @property
+    def precisions(self) -> set[str]:
+        """Those that its ops compute in."""
+        ops = self.launched.wholly_in(self.kernels)[0] if self.launched is not None else ()
+        return {op.precision for op in ops}
 
     def shared(self, pick: Callable[[Kernel], Any]) -> Any:
         """What all of its launches have in common; `several` if they differ."""
@@ -91,12 +148,13 @@ class KernelGroup:
 
 def groups(ledger: Ledger, by: By = "kernel") -> list[KernelGroup]:
     """Launches in the order of the log, or groups of them: those that took longest first, else those that did most."""
+    launched = LaunchedOps.of(ledger)
     if by == "launch":
-        return [KernelGroup(kernel.name, [kernel], ops=ledger.ops) for kernel in ledger.kernels]
+        return [KernelGroup(kernel.name, [kernel], launched=launched) for kernel in ledger.kernels]
     members: dict[str, list[Kernel]] = {}
     for kernel in ledger.kernels:
         members.setdefault(kernel.name if by == "kernel" else kernel.label, []).append(kernel)
-    kinds = [KernelGroup(name, kernels, ops=ledger.ops) for name, kernels in members.items()]
+    kinds = [KernelGroup(name, kernels, launched=launched) for name, kernels in members.items()]
     if any(group.time_s is not None for group in kinds):  # of two logs that were joined, some may have none
         return sorted(kinds, key=lambda group: -(group.time_s or 0.0))
     return sorted(

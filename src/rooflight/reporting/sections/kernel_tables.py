@@ -9,11 +9,13 @@ import msgspec
 
 from rooflight import formatting
 from rooflight.formatting import seconds, whole_bytes
+from rooflight.hardware.device import Device
+from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Kernel, Ledger, Value
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, QUANTITIES, TENSOR_FLOPS, Number, ratio
 from rooflight.reporting.columns import column
 from rooflight.reporting.sections.collective_tables import collective_data
-from rooflight.reporting.sections.kernel_groups import COPIED, SEVERAL, By, KernelGroup, groups
+from rooflight.reporting.sections.kernel_groups import COPIED, SEVERAL, By, KernelGroup, LaunchedOps, groups
 from rooflight.reporting.table import Cell, Cells, Column, Label, Table, kernel_name, table_of
 from rooflight.summary.facts import step_values, steps_of_ranks
 
@@ -26,8 +28,10 @@ _ESTIMATED_FLOPS = column(
     "flops",
     heading="est. FLOPs",
     raw="estimated_flops",
-    about="all that the op must compute, by its formula and the shapes that the log notes",
+    about="all that the op must compute, by its formula and the shapes that the log notes; an op counts once, on the "
+    "kernel that computes it, and is left out where several may",
 )
+_ESTIMATED_SPEED = column("flops_per_s", heading="est. FLOP/s", write=formatting.count, raw="estimated_flops_per_s")
 _ESTIMATED_BYTES = column("bytes", heading="est. bytes", raw="estimated_bytes", optional=2)
 _TIMES_SMALL_PRINT = (
     "GPU busy is the time in which at least one kernel, copy or fill ran; where they overlap, their sum is larger."
@@ -56,14 +60,15 @@ def kernel_table(ledger: Ledger, by: By = "kernel", *, top: int | None = None, n
     rows = groups(ledger, by)
     if top is not None and len(rows) > top + 1:
         rest = [kernel for group in rows[top:] for kernel in group.kernels]
-        rows = [*rows[:top], KernelGroup(f"… {len(rows) - top:,} more", rest, gathered=True, ops=ledger.ops)]
+        more = KernelGroup(f"… {len(rows) - top:,} more", rest, gathered=True, launched=LaunchedOps.of(ledger))
+        rows = [*rows[:top], more]
     rows.append(_whole(ledger))
-    columns = _columns(by, "op" if _is_of_cpu(ledger) else "kernel", name_width, rows[-1].time_s)
+    columns = _columns(ledger, by, name_width, rows[-1].time_s)
     return table_of(columns, rows, has_total=True, leave_out=_is_idle)
 
 
 def _whole(ledger: Ledger) -> KernelGroup:
-    return KernelGroup("total", ledger.kernels, gathered=True, ops=ledger.ops)
+    return KernelGroup("total", ledger.kernels, gathered=True, launched=LaunchedOps.of(ledger))
 
 
 def _is_idle(column: Column, cells: Sequence[Cell]) -> bool:
@@ -75,8 +80,9 @@ def _is_of_cpu(ledger: Ledger) -> bool:
     return any(kernel.kind == "op" for kernel in ledger.kernels)
 
 
-def _columns(by: By, what: str, width: int, time_s: float | None) -> Cells[KernelGroup]:
-    what = "range" if by == "range" else what
+def _columns(ledger: Ledger, by: By, width: int, time_s: float | None) -> Cells[KernelGroup]:
+    device = recognise_name(ledger.header.device)
+    what = "range" if by == "range" else "op" if _is_of_cpu(ledger) else "kernel"
     columns: Cells[KernelGroup] = [(Column(what, right=False), lambda group: _label(group, by, width))]
     if by == "launch":
         columns.append((Column("range", _end, right=False, optional=5), _range))
@@ -95,7 +101,7 @@ def _columns(by: By, what: str, width: int, time_s: float | None) -> Cells[Kerne
         (column("dram_bytes_written", heading="DRAM write", optional=2), lambda group: group.sum("dram_bytes_written")),
         (_ESTIMATED_FLOPS, lambda group: _estimated(group, "work_flops")),
         (_ESTIMATED_BYTES, lambda group: _estimated(group, "bytes")),
-        (column("flops_per_s", heading="est. FLOP/s", write=formatting.count, raw="estimated_flops_per_s"), _speed),
+        (_ESTIMATED_SPEED, lambda group: _speed(group, device)),
         (Column("copied", _copied, optional=2, raw="copied_bytes"), _copies),
         (column("flops_per_s", write=formatting.count, optional=1), lambda group: group.flops_per_s),
         (column("intensity", raw="flops_per_byte", optional=7), lambda group: group.intensity),
@@ -107,9 +113,13 @@ def _estimated(group: KernelGroup, name: str) -> Number | None:
     return None if sums is None else getattr(sums, name)
 
 
-def _speed(group: KernelGroup) -> float | None:
-    """Of what must be computed; of all rows together none, for most of their time is others'."""
-    return None if group.gathered else ratio(_estimated(group, "work_flops"), group.time_s)
+def _speed(group: KernelGroup, device: Device | None) -> float | None:
+    """Of what must be computed; of all rows together none, for most of their time is others'. What is faster than the
+    device can be did less than the formula says (a fast convolution, a mask), and has no speed that is known."""
+    speed = None if group.gathered else ratio(_estimated(group, "work_flops"), group.time_s)
+    peaks = [device.peak(precision) for precision in group.precisions] if device is not None else []
+    known = [peak.value for peak in peaks if peak is not None]
+    return None if speed is not None and known and speed > max(known) else speed
 
 
 def _label(group: KernelGroup, by: By, width: int) -> Label:
@@ -249,7 +259,7 @@ _SUMS = ("tensor_flops", "cuda_flops", "flops", "dram_bytes", "intensity", "flop
 
 def log_data(ledger: Ledger) -> dict[str, Any]:
     """Raw numbers under the names of the ledger; unknown is null. What a name was read from stands in `origins`."""
-    whole, values = _whole(ledger), totals(ledger)
+    whole, values, launched = _whole(ledger), totals(ledger), LaunchedOps.of(ledger)
     origins = {name: value.origin for kernel in reversed(ledger.kernels) for name, value in kernel.quantities.items()}
     return {
         "header": msgspec.to_builtins(msgspec.structs.asdict(ledger.header)),
@@ -260,7 +270,7 @@ def log_data(ledger: Ledger) -> dict[str, Any]:
         },
         "origins": {**origins, **{name: value.origin for name, value in values.items()}},
         **_of_ranks(ledger),
-        "kernels": [{**_row(kernel), **_estimates(kernel, ledger)} for kernel in ledger.kernels],
+        "kernels": [{**_row(kernel), **_estimates(kernel, launched)} for kernel in ledger.kernels],
     }
 
 
@@ -273,10 +283,10 @@ def _of_ranks(ledger: Ledger) -> dict[str, Any]:
     return {"ranks": ranks, "collectives": collective_data(ledger)}
 
 
-def _estimates(kernel: Kernel, ledger: Ledger) -> dict[str, Any]:
+def _estimates(kernel: Kernel, launched: LaunchedOps) -> dict[str, Any]:
     """Beside the time, where some row of the log tells what it was called with."""
-    group = KernelGroup(kernel.name, [kernel], ops=ledger.ops)
-    names = {"estimated_flops": "work_flops", "estimated_bytes": "bytes"} if ledger.ops else {}
+    group = KernelGroup(kernel.name, [kernel], launched=launched)
+    names = {"estimated_flops": "work_flops", "estimated_bytes": "bytes"} if launched.ops else {}
     return {name: _estimated(group, sums) for name, sums in names.items()}
 
 
