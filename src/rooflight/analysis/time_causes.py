@@ -276,4 +276,4 @@ class _TimePath:
 
 
 def _starts(kernels: int, seconds: float) -> str:
-    return f"{kernels} × {seconds / kernels * 1e6:.1f} µs before and after a kernel's work"
+    return f"{kernels} × {seconds / kernels * 1e6:.1f} µs before, after and between the rounds of a kernel's blocks"

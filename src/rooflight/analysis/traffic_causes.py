@@ -225,7 +225,9 @@ class _OpTraffic:
                 continue
             size = next((tensor.itemsize for tensor in self._op.inputs), 4)
             once = (product.rows + product.columns) * product.depth * size
-            if once <= self._cache.capacity:
+            smaller = min(product.rows, product.columns) * product.depth * size
+            # An operand that stays in the cache beside all else is there for every row or column of the other.
+            if once <= self._cache.capacity or smaller <= self._cache.capacity / 4:
                 continue
             sms = int(self._device.sms.value)
             tiles = math.ceil(product.rows / name.tile[0]) * math.ceil(product.columns / name.tile[1])
