@@ -13,10 +13,20 @@ from rooflight.analysis.cause import account
 from rooflight.analysis.memory_causes import CONTEXT, FRAGMENTATION, LIBRARIES, ROUNDING, WORKSPACE, explain_memory
 from rooflight.analysis.sweeps.pieces import COPIES
 from rooflight.analysis.time_causes import explain_time
-from rooflight.analysis.traffic_causes import DIRTY, EARLIER, HITS, LATER, PASSES, REREAD, explain_traffic
+from rooflight.analysis.traffic_causes import (
+    DIRTY,
+    EARLIER,
+    HITS,
+    LATER,
+    PASSES,
+    REREAD,
+    explain_traffic,
+    traffic_of_ops,
+)
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op, Storage, Tensor
+from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op, Storage, Tensor, Value
 from rooflight.metrics import DRAM_BYTES
+from rooflight.summary.facts import compulsory_bytes_of, op_values
 from tests.fixtures.explained_ledgers import CELLS, OTHER_MODELS, RECORDINGS, ledger, plus, recounted, traffic
 from tests.fixtures.measured_ledgers import HEADER, cost, values
 
@@ -124,6 +134,33 @@ def test_dram_bytes_in_the_median():
         net.append(abs(found.unexplained) / found.asked)
     assert median(gaps) > 0.5
     assert median(left) < 0.085 and median(net) < 0.03
+
+
+def test_what_is_read_once_more_went_through_the_l2():
+    """Half of the steps have the L2's bytes: none of their ops is said to read again more than it asked the L2 for. Where
+    it is, as here by a counter that was changed, the cause is no larger than that."""
+    seen, bounded = 0, 0
+    for place in OTHER_MODELS:
+        source = ledger(place)
+        for op, causes, counted in zip(source.ops, traffic_of_ops(source), op_values(source), strict=True):
+            again = math.fsum(cause.amount for cause in causes if cause.name in (PASSES, REREAD))
+            if again and "l2_bytes" in counted:
+                seen += 1
+                assert again <= counted["l2_bytes"].value - compulsory_bytes_of(op)
+    assert seen > 100
+    place = "steps/second/timm-poolformer_s12-train-fp32"
+    asked = {row.op.index: row.asked for row in traffic(place)}
+
+    def less(index, counted):
+        if index not in asked or "l2_bytes" not in counted:
+            return counted
+        return {**counted, "l2_bytes": Value(asked[index] + 1000.0, "changed")}
+
+    for row in explain_traffic(recounted(ledger(place), less)):
+        again = math.fsum(cause.amount for cause in row.causes if cause.name in (PASSES, REREAD))
+        bounded += bool(again)
+        assert again <= 1000.0 + 1e-6
+    assert bounded > 10
 
 
 def test_dram_bytes_of_other_models():

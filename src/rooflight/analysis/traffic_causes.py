@@ -77,8 +77,23 @@ def explain_traffic(ledger: Ledger) -> list[Explained]:
         if op.cost is None or not any(name in values for name in DRAM_BYTES):
             continue
         moved = sum(values[name].value for name in DRAM_BYTES if name in values)
-        rows.append(Explained(op, compulsory_bytes_of(op), moved, of_op))
+        rows.append(
+            Explained(op, compulsory_bytes_of(op), moved, _as_the_l2_counted(op, of_op, values.get("l2_bytes")))
+        )
     return rows
+
+
+def _as_the_l2_counted(op: Op, causes: tuple[Cause, ...], counted: Value | None) -> tuple[Cause, ...]:
+    """With `--level l2`: no more is read once more than the L2 was asked for beyond the compulsory bytes."""
+    again = math.fsum(cause.amount for cause in causes if cause.name in (PASSES, REREAD))
+    if counted is None or not again:
+        return causes
+    part = min(1.0, max(counted.value - compulsory_bytes_of(op), 0.0) / again)
+    said = f"; {counted.value:,.0f} bytes went through the L2, as counted"
+    return tuple(
+        Cause(cause.name, part * cause.amount, cause.evidence + said) if cause.name in (PASSES, REREAD) else cause
+        for cause in causes
+    )
 
 
 def _causes(op: Op, bytes_: OpBytes) -> Iterator[Cause]:
