@@ -47,7 +47,7 @@ def waterfall_chart(comparison: Comparison) -> Chart | None:
     drawn = sorted(bridges, key=lambda bridge: _ORDER.index(bridge.quantity))
     if not drawn:
         return None
-    panels = [_panel(bridge, first=place == 0) for place, bridge in enumerate(drawn)]
+    panels = [_panel(bridge) for bridge in drawn]
     drawing = vl.vconcat(*panels, spacing=18).resolve_scale(x="independent", y="independent")
     spec = drawing.properties(usermeta=dict(axis=_LABELS + 30)).to_dict()
     broken = [bridge.quantity for bridge in drawn if _begin(_bars(bridge)) > 0]
@@ -98,7 +98,7 @@ def _begin(bars: Sequence[dict[str, Any]]) -> float:
     return max(low - max(0.6 * (high - low), _SEEN * low), 0.0)
 
 
-def _panel(bridge: Bridge, *, first: bool) -> vl.Drawing:
+def _panel(bridge: Bridge) -> vl.Drawing:
     bars = _bars(bridge)
     begin, high = _begin(bars), max(bar["high"] for bar in bars) or 1.0
     shown = [{**bar, "from": max(bar["low"], begin)} for bar in bars]
@@ -107,7 +107,7 @@ def _panel(bridge: Bridge, *, first: bool) -> vl.Drawing:
     cut = f"; the axis begins at {WRITE[bridge.unit](begin)}" if begin else ""
     axis = si_axis(f"{bridge.what}{cut}", _UNITS[bridge.unit], tickCount=5)
     y = named_rows("name", limit=on_phone(82, _LABELS), sort=None, scale=dict(paddingInner=0.28, paddingOuter=0.15))
-    legend = dict(orient="top", symbolType="square", columns=on_phone(2, 4)) if first else None
+    legend = dict(orient="top", symbolType="square", columns=on_phone(2, 4))  # once: panels share their colours
     colour = vl.by_word("kind:N", _KINDS, sort=list(_KINDS), legend=legend)
     x = vl.field("from:Q", axis=axis, scale=scale)
     tips = vl.tips(name="cause", text="amount", evidence="evidence")
