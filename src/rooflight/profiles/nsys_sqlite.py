@@ -46,7 +46,7 @@ _Call = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class _Work:
+class _GpuWork:
     """Something that the device ran, before its launch is known."""
 
     name: str
@@ -101,7 +101,7 @@ def read(path: Path, content: bytes | None = None) -> ProfilerLog:
     )
 
 
-def _launch(item: _Work, first: int, call: _Launch | None, label: str) -> LoggedLaunch:
+def _launch(item: _GpuWork, first: int, call: _Launch | None, label: str) -> LoggedLaunch:
     return LoggedLaunch(
         name=item.name,
         kind=item.kind,
@@ -117,12 +117,12 @@ def _launch(item: _Work, first: int, call: _Launch | None, label: str) -> Logged
     )
 
 
-def _work(tables: SqliteTables, strings: _Strings) -> list[_Work]:
+def _work(tables: SqliteTables, strings: _Strings) -> list[_GpuWork]:
     columns = (
         *("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind", "graphId"),
         *(*_NAMES, *_GRID, *_BLOCK),
     )
-    work: list[_Work] = []
+    work: list[_GpuWork] = []
     for table, kind in _WORK.items():
         for row in tables.rows(table, *columns):
             work.append(_item(row, table, kind, strings))
@@ -134,7 +134,7 @@ def _work(tables: SqliteTables, strings: _Strings) -> list[_Work]:
     return work
 
 
-def _item(row: StoredRow, table: str, kind: KernelKind, strings: _Strings) -> _Work:
+def _item(row: StoredRow, table: str, kind: KernelKind, strings: _Strings) -> _GpuWork:
     start, end = row.needed("start"), row.needed("end")
     if end < start:
         raise row.bad("it ends before it starts")
@@ -150,7 +150,7 @@ def _item(row: StoredRow, table: str, kind: KernelKind, strings: _Strings) -> _W
     of_kernel = table == _KERNELS
     grid, block = (dim3(*(row.size(axis) for axis in axes)) if of_kernel else None for axes in (_GRID, _BLOCK))
     process = (row.whole("globalPid") or 0) >> _THREAD_BITS
-    return _Work(
+    return _GpuWork(
         name=name,
         kind=kind,
         start=start,
@@ -232,7 +232,7 @@ def _is_generation(major: int | None, minor: int | None) -> bool:
     return major is not None and minor is not None and 0 < major < 100 and 0 <= minor < 10
 
 
-def _of_graphs(graphs: list[_Work]) -> list[str]:
+def _of_graphs(graphs: list[_GpuWork]) -> list[str]:
     if not graphs:
         return []
     took = seconds(sum(item.end - item.start for item in graphs) / 1e9)

@@ -67,7 +67,7 @@ class MatchedWork:
 
 def matched_work(a: Measured, b: Measured, alignment: Alignment) -> list[MatchedWork]:
     """Every value that was measured of ops is in just one of them."""
-    sides = _Side(a, alignment, "a"), _Side(b, alignment, "b")
+    sides = _WorkSide(a, alignment, "a"), _WorkSide(b, alignment, "b")
     left, right = (set(side.sets) for side in sides)
     loose = [nodes for nodes in left ^ right if len(nodes) > 1 and any(kind == "ab" for kind, _ in nodes)]
     touched = frozenset().union(*loose)
@@ -91,7 +91,7 @@ def matched_work(a: Measured, b: Measured, alignment: Alignment) -> list[Matched
     return [*works, *(_work("fused", sets, sides) for sets in groups.sets())]
 
 
-class _Side:
+class _WorkSide:
     """A side's values by the sets of ops, in names that both sides share."""
 
     def __init__(self, measured: Measured, alignment: Alignment, name: str) -> None:
@@ -127,7 +127,7 @@ class _Side:
         return SideWork(tuple(self._ops[index] for index in indices), values, kernels)
 
 
-def _work(kind: MatchedKind, sets: list[_Nodes], sides: tuple[_Side, _Side]) -> MatchedWork:
+def _work(kind: MatchedKind, sets: list[_Nodes], sides: tuple[_WorkSide, _WorkSide]) -> MatchedWork:
     return MatchedWork(kind, sides[0].work(sets), sides[1].work(sets))
 
 

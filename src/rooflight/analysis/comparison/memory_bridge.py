@@ -41,7 +41,7 @@ _PLURALS = {
 
 
 @dataclass(frozen=True)
-class _Side:
+class _MemorySide:
     header: Header
     told: SideMemory
     """Measured, or predicted."""
@@ -68,7 +68,7 @@ def memory_bridge(
         if device is None or device.kind != "gpu" or not ledger.ops or not ledger.storages:
             return None
         played = memories_on(device).of(side.once(own_step), device)
-        placed.append(_Side(ledger.header, of, played, _unstored(ledger, played.peak.op), bool(ledger.kernels)))
+        placed.append(_MemorySide(ledger.header, of, played, _unstored(ledger, played.peak.op), bool(ledger.kernels)))
     a, b = placed
     has_outside = all(side.told.outside_bytes is not None for side in placed)
     ends = [
@@ -90,7 +90,7 @@ def _unstored(ledger: Ledger, at: int) -> int:
     )
 
 
-def _parts(a: _Side, b: _Side, *, has_outside: bool) -> Iterator[Contribution]:
+def _parts(a: _MemorySide, b: _MemorySide, *, has_outside: bool) -> Iterator[Contribution]:
     for category in dict.fromkeys((*a.played.peak.split, *b.played.peak.split)):
         yield from _category(category, a, b)
     if a.has_kernels and b.has_kernels and (a.unstored_bytes or b.unstored_bytes):
@@ -108,7 +108,7 @@ def _parts(a: _Side, b: _Side, *, has_outside: bool) -> Iterator[Contribution]:
         yield Contribution(CONTEXT, outside[1] - outside[0], None, evidence, "observed")
 
 
-def _category(category: str, a: _Side, b: _Side) -> Iterator[Contribution]:
+def _category(category: str, a: _MemorySide, b: _MemorySide) -> Iterator[Contribution]:
     before, after = (side.played.peak.split.get(category, 0) for side in (a, b))
     evidence = f"{_PLURALS.get(category, f'{category}s')} at the peak: {whole_bytes(before)} → {whole_bytes(after)}"
     if category in _BESIDE:
