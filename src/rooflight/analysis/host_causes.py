@@ -84,7 +84,7 @@ def gap_parts(ledger: Ledger) -> Iterator[GapPart]:
         (kernel for kernel in ledger.kernels if kernel.start_s is not None and kernel.time_s is not None),
         key=lambda kernel: kernel.start_s or 0.0,
     )
-    host = _Host(ledger, kernels)
+    host = _HostTimeline(ledger, kernels)
     reached: float | None = None
     for kernel in kernels:
         start, end = kernel.start_s or 0.0, (kernel.start_s or 0.0) + (kernel.time_s or 0.0)
@@ -93,7 +93,7 @@ def gap_parts(ledger: Ledger) -> Iterator[GapPart]:
         reached = end if reached is None else max(reached, end)
 
 
-class _Host:
+class _HostTimeline:
     """What the host did. It is asked about one gap after another, each later than those before: an import may have a
     million of them, and as many calls, which are gone through once."""
 
@@ -149,7 +149,7 @@ def _one_at_a_time(calls: Iterable[HostCall]) -> list[tuple[float, float, HostCa
     return found
 
 
-def _parts(host: _Host, kernel: Kernel, begin: float, end: float) -> Iterator[GapPart]:
+def _parts(host: _HostTimeline, kernel: Kernel, begin: float, end: float) -> Iterator[GapPart]:
     """Of the gap before a kernel."""
     op, launch = host.op(kernel), kernel.launch_s
     if launch is None:  # of an older file: a gap that is longer than the device's own is the host's
@@ -169,7 +169,7 @@ def _parts(host: _Host, kernel: Kernel, begin: float, end: float) -> Iterator[Ga
         yield _late(host, op, begin, left)
 
 
-def _late(host: _Host, op: Op | None, begin: float, left: float) -> GapPart:
+def _late(host: _HostTimeline, op: Op | None, begin: float, left: float) -> GapPart:
     """The host was not there in time. Where it waited for the GPU as that ran dry, that is why: nothing was queued.
 
     A wait that began later found the GPU idle already, and is over at once: it explains nothing.
