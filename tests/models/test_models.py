@@ -100,7 +100,7 @@ def test_reference_counts(reference: str) -> None:
 
 @pytest.mark.parametrize("name", list(PARAMETERS))
 def test_default_inputs(name: str) -> None:
-    entry = registry.find(name)
+    entry = registry.BUILTINS[name]
     workload = build(name, batch=3)
     x = workload.args[0]
     if entry.inputs in ("image", "features"):
@@ -372,4 +372,4 @@ def test_descriptions() -> None:
     with pytest.raises(UnknownModel, match="see `rooflight list models`"):
         describe("qqqqqq")
     with pytest.raises(ValueError, match="registered twice"):
-        registry._by_name([registry.find("gpt2"), registry.find("gpt2")])
+        registry._by_name([registry.BUILTINS["gpt2"], registry.BUILTINS["gpt2"]])

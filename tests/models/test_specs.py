@@ -14,7 +14,8 @@ from torch import nn
 
 import rooflight
 from rooflight.errors import RooflightError, UnknownModel
-from rooflight.models import Workload, build, optional_packages, parse_input
+from rooflight.ledger import total
+from rooflight.models import Workload, build, huggingface, optional_packages, parse_input
 
 USER_CODE = """
 import torch
@@ -205,6 +206,9 @@ def test_mistakes_in_users_code(folder: Path, spec: str, options: dict[str, Any]
         ("torchvision:resnet18", 11_689_512, (2, 3, 224, 224)),
         ("torchvision:inception_v3", 27_161_264, (2, 3, 299, 299)),
         ("torchvision:regnet_y_400mf", 4_344_144, (2, 3, 224, 224)),  # computes its widths with tensors
+        ("torchvision:vit_h_14", 632_045_800, (2, 3, 224, 224)),
+        ("torchvision:quantized_resnet18", 11_689_512, (2, 3, 224, 224)),
+        ("torchvision:raft_small", 990_162, (2, 3, 520, 960)),
         ("torchvision:fcn_resnet50", 32_957_013, (2, 3, 224, 224)),
         ("torchvision:r3d_18", 33_371_472, (2, 3, 16, 112, 112)),
         ("timm:resnet18", 11_689_512, (2, 3, 224, 224)),
@@ -230,7 +234,6 @@ def test_image_networks_with_overrides(source: str) -> None:
 IMAGE_ERRORS = [
     ("torchvision:resnet5O", {}, "UnknownModel: torchvision has no model 'resnet5O'; did you mean resnet50"),
     ("timm:resnet5O", {}, "UnknownModel: timm has no model 'resnet5O'; did you mean resnet50"),
-    ("torchvision:raft_small", {}, "BadInput: torchvision:raft_small does not take one image tensor"),
     ("torchvision:resnet18", {"step": "decode"}, "BadInput: torchvision:resnet18 is an image network"),
     ("timm:resnet18", {"seq": 3}, "BadInput: timm:resnet18 takes images, not sequences"),
     (
@@ -335,6 +338,31 @@ def test_hugging_face_folder_mistakes(llama_folder: Path) -> None:
     assert failure(spec).endswith("the folder has no config.json: give one that save_pretrained wrote")
 
 
+def test_a_fault_of_a_large_configuration_is_told_without_its_weights(llama_folder: Path) -> None:
+    config = llama_folder / "config.json"
+    fields = {**json.loads(config.read_text()), "hidden_size": 1 << 20, "vocab_size": 1 << 30, "hidden_act": "none"}
+    config.write_text(json.dumps(fields))
+    assert failure(f"hf:{llama_folder}").startswith(f"BadInput: hf:{llama_folder} cannot be built so: 'none'")
+
+
+def test_a_default_that_cannot_be_built_is_completed_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = build("hf:esm")
+    assert any("with vocab_size, mask_token_id, pad_token_id of ESM-2" in note for note in workload.notes)
+    monkeypatch.setattr(huggingface, "COMPLETED", {})
+    line = failure("hf:esm")
+    assert line.startswith("BadInput: hf:esm cannot be built so: ")
+    assert "give a folder with the config.json of a released model, as in hf:FOLDER, or " in line
+
+
+def test_sizes_of_images_are_read_without_data() -> None:
+    small = {"text_config.num_hidden_layers": 1, "vision_config.num_hidden_layers": 1}
+    flops = {
+        real: total(rooflight.estimate("hf:siglip2", batch=2, overrides=small, target="cpu", real_data=real).ops).flops
+        for real in (False, True)
+    }
+    assert flops[False] == flops[True] > 0
+
+
 HF_ERRORS = [
     (
         "hf:gpt22",
@@ -353,7 +381,7 @@ HF_ERRORS = [
         "BadInput: --seq 8 and --input int:5 name two lengths",
     ),
     ("hf:bert", {"step": "decode"}, "BadInput: hf:bert cannot decode: it is no causal language model"),
-    ("hf:whisper", {}, "BadInput: hf:whisper takes input_features; give its shape"),
+    ("hf:decision_transformer", {}, "BadInput: hf:decision_transformer takes states; give its shape"),
 ]
 
 

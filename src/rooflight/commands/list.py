@@ -38,6 +38,9 @@ def command(what: str, names: tuple[str, ...], as_json: bool) -> None:
     if what == "metrics":
         _metrics(as_json)
         return
+    if what == "models":
+        _models(as_json)
+        return
     rows = _rows(what)
     if as_json:
         click.echo(json.dumps([{"name": name, "description": text} if text else {"name": name} for name, text in rows]))
@@ -48,10 +51,6 @@ def command(what: str, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _rows(what: str) -> list[tuple[str, str]]:
-    if what == "models":
-        from rooflight.models import builtin_names, describe
-
-        return [(name, describe(name)) for name in builtin_names()]
     if what == "recordings":
         from rooflight.files import load
         from rooflight.recordings import PREFIX, names
@@ -61,6 +60,25 @@ def _rows(what: str) -> list[tuple[str, str]]:
     from rooflight.ops.registry import FORMULAS
 
     return [(name, "") for name in FORMULAS.names()]
+
+
+def _models(as_json: bool) -> None:
+    from rooflight.models import describe, model_names
+
+    families = model_names()
+    if as_json:
+        entries = [
+            {"name": name, "description": describe(name), "family": family}
+            for family, names in families.items()
+            for name in names
+        ]
+        click.echo(json.dumps(entries))
+        return
+    width = max(len(name) for names in families.values() for name in names)
+    for family, names in families.items():
+        click.echo(f"{family}:")
+        for name in names:
+            click.echo(printable(f"  {name:{width}}  {describe(name)}"))
 
 
 def _metrics(as_json: bool) -> None:

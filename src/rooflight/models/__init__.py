@@ -11,9 +11,10 @@ from types import MappingProxyType
 
 from rooflight.errors import BadInput, UnknownModel
 from rooflight.models import registry
+from rooflight.models.released import RELEASED, ReleasedModel
 from rooflight.models.workload import DTYPES, STEPS, InputShape, ModelRequest, Workload, parse_input
 
-__all__ = ["InputShape", "Workload", "build", "builtin_names", "describe", "parse_input"]
+__all__ = ["InputShape", "Workload", "build", "builtin_names", "describe", "model_names", "parse_input"]
 
 FORMS = "a built-in name, torchvision:NAME, timm:NAME, hf:NAME-or-folder, package.module:factory or file.py:factory"
 
@@ -23,10 +24,17 @@ def builtin_names() -> list[str]:
     return list(registry.BUILTINS)
 
 
+def model_names() -> dict[str, list[str]]:
+    """All names that need no prefix, by family: the built-in models, and the released ones that transformers builds."""
+    families = {"built in": builtin_names()}
+    for name, entry in RELEASED.items():
+        families.setdefault(entry.family, []).append(name)
+    return families
+
+
 def describe(name: str) -> str:
-    """One line on a built-in model: what it is, and the input it takes unless told otherwise."""
-    entry = registry.find(name)
-    return f"{entry.description}; {entry.default_input}"
+    """One line on a model by name: what it is, with the input it takes unless told otherwise, or its size."""
+    return registry.find(name).about
 
 
 def build(
@@ -101,6 +109,10 @@ def _load(request: ModelRequest) -> Workload:
         raise UnknownModel(f"{request.spec!r} names no model; give {FORMS}")
     if not colon:
         entry = registry.find(request.spec)
+        if isinstance(entry, ReleasedModel):
+            from rooflight.models import huggingface
+
+            return huggingface.load_released(entry, request)
         from rooflight.models import builtin
 
         return builtin.load(entry, request)

@@ -1,7 +1,8 @@
 """`hf:NAME-or-folder`: Hugging Face architectures from their configuration alone, with random weights.
 
 NAME is a folder with a config.json, a model type (`gpt2`, `llama`, `bert`: its default configuration), a class
-(`BertForMaskedLM`), or a name on the hub, which is looked up in the local cache, and downloaded only if asked.
+(`BertForMaskedLM`), or a name on the hub, which is looked up in the local cache, and downloaded only if asked. Released
+models by their own names (`qwen3-8b`) are built here, too, from the configurations of `released.toml`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ import torch
 from torch import nn
 
 from rooflight.errors import BadInput, RooflightError, UnknownModel, one_line, suggest
-from rooflight.models import arguments, inputs
+from rooflight.models import arguments, huggingface_inputs, inputs
+from rooflight.models.huggingface_defaults import COMPLETED
 from rooflight.models.optional_packages import imported
 from rooflight.models.registry import WHERE_LISTED
-from rooflight.models.workload import InputShape, ModelRequest, Task, Workload
+from rooflight.models.released import RELEASED, ReleasedModel
+from rooflight.models.workload import ModelRequest, Task, Workload
 
 DEFAULT_SEQUENCE = 128
+RELEASED_SEQUENCE = 2048
+"""Of released models that write text, as of those built in."""
 
 
 def load(name: str, request: ModelRequest) -> Workload:
@@ -30,24 +35,73 @@ def load(name: str, request: ModelRequest) -> Workload:
     with _offline(not request.download):
         library = imported("transformers")
         config, cls = _configured(library, name, request=request)
-        cls = cls or _class_for(library, config)
-        device = inputs.device_of(request)
-        model = inputs.make_ready(_constructed(cls, config, request=request, device=device), request)
-    home = next(model.parameters()).device
-    task = _task(cls)
-    main = str(getattr(model, "main_input_name", "input_ids"))
-    sequence, past = _lengths(config, request, task=task, main=main)
-    kwargs: dict[str, Any] = {
-        main: _main_input(main, model, config=config, request=request, device=home, sequence=sequence)
-    }
-    if config.is_encoder_decoder:
-        kwargs["decoder_input_ids"] = inputs.tokens((request.batch, sequence or DEFAULT_SEQUENCE), model, device=home)
-    if task == "language-model" and not config.is_encoder_decoder and hasattr(config, "use_cache"):
-        # Without a cache, transformers reads values of the mask, which tensors without data do not have.
-        kwargs["use_cache"] = True
-    if past is not None:
-        kwargs["past_key_values"] = _prefilled(model, past, request=request, device=home)
-    return request.workload(model, args=(), kwargs=kwargs, sequence=sequence, past=past, task=task, optimizer="adamw")
+        model = _built(library, config, cls, request=request)
+    notes = (_default_note(model, request),) if _is_default(library, name) else ()
+    return _workload(model, request=request, notes=tuple(filter(None, notes)))
+
+
+def load_released(entry: ReleasedModel, request: ModelRequest) -> Workload:
+    """Build a released model from the configuration that is written here."""
+    with _offline(True):
+        library = imported("transformers")
+        types = _config_types(library)
+        if entry.type not in types:
+            raise UnknownModel(
+                f"{entry.name} needs a transformers that knows {entry.type}: pip install -U transformers"
+            )
+        config = _with_overrides(types[entry.type], entry.config, request=request)
+        cls = getattr(library, entry.cls) if entry.cls else None
+        model = _built(library, config, cls, request=request)
+    return _workload(model, request=request, usual_sequence=RELEASED_SEQUENCE)
+
+
+def _built(library: Any, config: Any, cls: Any, *, request: ModelRequest) -> nn.Module:
+    device = inputs.device_of(request)
+    model = _constructed(cls or _class_for(library, config), config, request=request, device=device)
+    return inputs.make_ready(model, request)
+
+
+def _workload(
+    model: nn.Module, *, request: ModelRequest, notes: tuple[str, ...] = (), usual_sequence: int = DEFAULT_SEQUENCE
+) -> Workload:
+    task = _task(type(model))
+    generates = task == "language-model" and not model.config.is_encoder_decoder  # type: ignore[union-attr]
+    usual = usual_sequence if generates else DEFAULT_SEQUENCE
+    step = huggingface_inputs.step_inputs(model, task, request=request, usual_sequence=usual)
+    return request.workload(
+        model,
+        args=(),
+        kwargs=step.kwargs,
+        sequence=step.sequence,
+        past=step.past,
+        task=task,
+        optimizer="adamw",
+        notes=(*notes, *step.notes),
+    )
+
+
+def _config_types(library: Any) -> Any:
+    return library.models.auto.configuration_auto.CONFIG_MAPPING
+
+
+def _is_default(library: Any, name: str) -> bool:
+    """Nobody but the library says how large it is: the name is a type of model, or a class."""
+    return (name in _config_types(library) or hasattr(library, name)) and not Path(name).is_dir()
+
+
+def _default_note(model: nn.Module, request: ModelRequest) -> str | None:
+    """The library's default is mostly a model that nobody has released."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    kind = str(model.config.model_type)  # type: ignore[union-attr]
+    like = [entry for entry in RELEASED.values() if entry.type == kind]
+    if any(entry.has(count) for entry in like) or request.overrides:
+        return None
+    completed = COMPLETED.get(kind)
+    lacked = f" with {', '.join(completed.fields)} of {completed.of}" if completed else ""
+    told = f"{request.spec} is the library's default configuration{lacked} ({_size(count)} parameters), "
+    if not like:
+        return told + "which need not be a released model: those are given as hf:FOLDER, with their config.json"
+    return told + f"not one of the released models: {', '.join(entry.name for entry in like)}"
 
 
 @contextmanager
@@ -73,16 +127,21 @@ def _offline(wanted: bool) -> Iterator[None]:
             os.environ["HF_HUB_OFFLINE"] = before
 
 
+def _size(count: int) -> str:
+    """As people speak of the sizes of models: in millions and billions."""
+    return f"{count / 1e9:.2f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
+
+
 def _configured(library: Any, name: str, *, request: ModelRequest) -> tuple[Any, Any]:
     """The configuration with the user's overrides, and the model's class where the name or the file says it."""
-    types = library.models.auto.configuration_auto.CONFIG_MAPPING
+    types = _config_types(library)
     if name in types and not Path(name).is_dir():
-        return _with_overrides(types[name], {}, request=request), None
+        return _default(types[name], request=request), None
     named: Any = getattr(library, name, None) if name.isidentifier() else None
     if inspect.isclass(named) and issubclass(named, library.PreTrainedModel):
         kind = getattr(named, "config_class", None)
         if kind is not None:
-            return _with_overrides(kind, {}, request=request), named
+            return _default(kind, request=request), named
     fields = _fields(library, name, request=request, known=list(types))
     model_type = fields.get("model_type")
     if model_type not in types:
@@ -93,6 +152,12 @@ def _configured(library: Any, name: str, *, request: ModelRequest) -> tuple[Any,
     config = _with_overrides(types[model_type], fields, request=request)
     cls = getattr(library, (fields.get("architectures") or [""])[0] or "-", None)
     return config, cls
+
+
+def _default(kind: Any, *, request: ModelRequest) -> Any:
+    """The library's default of a type, and what that lacks to be run."""
+    completed = COMPLETED.get(kind.model_type)
+    return _with_overrides(kind, completed.fields if completed else {}, request=request)
 
 
 def _fields(library: Any, name: str, *, request: ModelRequest, known: list[str]) -> dict[str, Any]:
@@ -121,19 +186,32 @@ def _with_overrides(kind: Any, fields: Mapping[str, Any], *, request: ModelReque
     """The configuration, built anew with the overrides so that what follows from them is derived."""
     try:
         config = kind.from_dict(dict(fields))
-        types = {
-            name: arguments.type_of(value)
-            for name, value in {**config.to_dict(), **_aliases(config)}.items()
-            if not name.startswith("_")
-        }
+        if not request.overrides:
+            return config
+        known = {name: value for name, value in config.to_dict().items() if not name.startswith("_")}
+        types = {name: arguments.type_of(value) for name, value in {**_flat(known), **_aliases(config)}.items()}
         values = arguments.parse(request.overrides, types, owner=request.spec)
-        return kind.from_dict({**fields, **values}) if values else config
+        return kind.from_dict({**fields, **_nested(values, known)})
     except RooflightError:
         raise
     except Exception as error:
-        raise BadInput(
-            f"{request.spec} cannot be configured so: {one_line(error)}; check --set and config.json"
-        ) from error
+        raise BadInput(f"{request.spec} cannot be configured so: {one_line(error)}; {_how_to_mend(request)}") from error
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a configuration, and of those within it by their path: `text_config.num_hidden_layers`."""
+    within = {name: value for name, value in fields.items() if isinstance(value, dict)}
+    return {**fields, **{f"{name}.{key}": value for name, part in within.items() for key, value in part.items()}}
+
+
+def _nested(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The other way round; what was not set within a configuration stays as it was."""
+    fields = {name: value for name, value in values.items() if "." not in name}
+    for path, value in values.items():
+        name, dot, key = path.partition(".")
+        if dot:
+            fields[name] = {**fields.get(name, known[name]), key: value}
+    return fields
 
 
 def _aliases(config: Any) -> dict[str, Any]:
@@ -148,96 +226,79 @@ def _class_for(library: Any, config: Any) -> Any:
     masked language models unless their configuration says `is_decoder`.
     """
     auto = library.models.auto.modeling_auto
-    masked = type(config) in auto.MODEL_FOR_MASKED_LM_MAPPING
-    heads = (
-        ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING", config.is_encoder_decoder),
-        ("MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING", config.is_encoder_decoder),
-        ("MODEL_FOR_CAUSAL_LM_MAPPING", not masked or getattr(config, "is_decoder", False)),
-        ("MODEL_FOR_MASKED_LM_MAPPING", True),
-        ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING", True),
-        ("MODEL_MAPPING", True),
-    )
-    for name, fits in heads:
-        if fits and type(config) in (classes := getattr(auto, name)):
+    masked = type(config) in auto.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+    of_parts = hasattr(config, "text_encoder")  # MusicGen: these two are its decoder alone
+    unfit = {
+        "SEQ_TO_SEQ_CAUSAL_LM": not config.is_encoder_decoder,
+        "SPEECH_SEQ_2_SEQ": not config.is_encoder_decoder,
+        "CAUSAL_LM": masked or of_parts,
+        "": of_parts,
+        "CTC": getattr(config, "vocab_size", None) is None,
+    }
+    for head in _HEADS:
+        classes = getattr(auto, f"MODEL_FOR_{head}_MAPPING" if head else "MODEL_MAPPING", {})
+        if type(config) in classes and not unfit.get(head, False):
             entry = classes[type(config)]
             return entry[0] if isinstance(entry, (tuple, list)) else entry
     raise UnknownModel(f"transformers has no model for {type(config).__name__}; name a class, as in hf:BertForMaskedLM")
 
 
+_HEADS = (
+    "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "IMAGE_TEXT_TO_TEXT", "CAUSAL_LM", "MASKED_LM", "CTC",
+    "ZERO_SHOT_IMAGE_CLASSIFICATION", "IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION", "AUDIO_CLASSIFICATION",
+    "OBJECT_DETECTION", "UNIVERSAL_SEGMENTATION", "SEMANTIC_SEGMENTATION", "DEPTH_ESTIMATION", "MASK_GENERATION", "",
+    "MULTIMODAL_LM", "TEXT_TO_WAVEFORM", "TEXT_TO_SPECTROGRAM", "TIME_SERIES_PREDICTION", "PRETRAINING",
+)  # fmt: skip
+"""As transformers' tables of classes are called, the most telling first; the one without a name holds models without a
+head. Text with images comes before text alone, so that nothing of a model is left out."""
+
+
 def _constructed(cls: Any, config: Any, *, request: ModelRequest, device: torch.device) -> nn.Module:
+    def make() -> nn.Module:
+        model = cls(config)
+        assert isinstance(model, nn.Module)
+        return model
+
     try:
-        model = inputs.constructed(lambda: cls(config), device)
-    except Exception:
+        try:
+            return inputs.constructed(make, device)
+        except Exception as error:
+            if not inputs.lacks_values(error):
+                raise
+            return inputs.constructed(make, torch.device("cpu"))
+    except ImportError as error:
+        raise BadInput(f"{request.spec} cannot be built here: {one_line(error)}") from error
+    except Exception as error:
         if device.type != "meta":
             raise
-        try:  # a few architectures compute values while they are built
-            model = inputs.constructed(lambda: cls(config), torch.device("cpu"))
-        except Exception as error:
-            raise BadInput(f"{request.spec} cannot be built so: {one_line(error)}; check --set") from error
-    assert isinstance(model, nn.Module)
-    return model
+        raise BadInput(f"{request.spec} cannot be built so: {one_line(error)}; {_how_to_mend(request)}") from error
+
+
+def _how_to_mend(request: ModelRequest) -> str:
+    name = request.spec.partition(":")[2]
+    if request.overrides or "/" in name or Path(name).is_dir():
+        return "check --set and config.json"
+    return (
+        "the library's default configuration lacks something: give a folder with the config.json of a released model, "
+        "as in hf:FOLDER, or --set FIELD=VALUE"
+    )
 
 
 def _task(cls: Any) -> Task:
-    name = cls.__name__
-    if "MaskedLM" in name:
-        return "masked-lm"
-    if "CausalLM" in name or "LMHead" in name or "ConditionalGeneration" in name:
-        return "language-model"
-    return "classification" if "Classification" in name else "features"
+    """By the name of its class; those that are looked for stand in front of what every class is for."""
+    return next((task for word, task in _TASKS.items() if word in cls.__name__), "features")
 
 
-def _lengths(config: Any, request: ModelRequest, *, task: Task, main: str) -> tuple[int | None, int | None]:
-    limit = getattr(config, "max_position_embeddings", None)
-    limit = limit if isinstance(limit, int) and limit > 0 else None
-    shape = request.input_shape
-    given = request.seq or (shape.dims[0] if shape is not None and shape.kind == "int" else None)
-    if request.step == "decode":
-        if task != "language-model" or config.is_encoder_decoder:
-            raise BadInput(f"{request.spec} cannot decode: it is no causal language model; use --step=infer")
-        past = request.past or given or min(DEFAULT_SEQUENCE, (limit or DEFAULT_SEQUENCE + 1) - 1)
-        _check_limit(request, past + 1, limit=limit)
-        return 1, past
-    if main != "input_ids":
-        return None, None
-    wanted = given or min(DEFAULT_SEQUENCE, limit or DEFAULT_SEQUENCE)
-    _check_limit(request, wanted, limit=limit)
-    return wanted, None
-
-
-def _check_limit(request: ModelRequest, wanted: int, *, limit: int | None) -> None:
-    if limit is not None and wanted > limit:
-        raise BadInput(f"{request.spec} has {limit} positions, this step needs {wanted}; shorten --seq or --past")
-
-
-def _main_input(
-    main: str, model: nn.Module, *, config: Any, request: ModelRequest, device: torch.device, sequence: int | None
-) -> torch.Tensor:
-    """Token numbers, images of the configured size, or whatever --input describes."""
-    if request.input_shape is not None and main != "input_ids":
-        return inputs.from_shape(request.input_shape, model, request=request, device=device)
-    if main == "pixel_values":
-        side: Any = getattr(config, "image_size", None) or 224
-        height, width = side if isinstance(side, (tuple, list)) else (side, side)
-        shape = InputShape((int(getattr(config, "num_channels", 3)), int(height), int(width)))
-        return inputs.from_shape(shape, model, request=request, device=device)
-    if sequence is None:
-        raise BadInput(f"{request.spec} takes {main}; give its shape, as in --input=80x3000")
-    if request.input_shape is not None and (request.input_shape.kind == "float" or len(request.input_shape.dims) > 1):
-        raise BadInput(f"--input={request.input_shape}: {request.spec} takes tokens; set their number with --seq")
-    return inputs.tokens((request.batch, sequence), model, device=device)
-
-
-@torch.no_grad()
-def _prefilled(model: nn.Module, past: int, *, request: ModelRequest, device: torch.device) -> Any:
-    """The cache after `past` tokens, made by the model itself: only it knows the shapes."""
-    prompt = inputs.tokens((request.batch, past), model, device=device)
-    try:
-        cache = getattr(model(input_ids=prompt, use_cache=True), "past_key_values", None)
-    except Exception as error:
-        raise BadInput(
-            f"{request.spec} fails on the prompt before the decoding step: {one_line(error)}; try --step=infer"
-        ) from error
-    if cache is None:
-        raise BadInput(f"{request.spec} keeps no key-value cache, so it cannot decode here; use --step=infer")
-    return cache
+_TASKS: Mapping[str, Task] = {
+    "MaskedLM": "masked-lm",
+    "CausalLM": "language-model",
+    "LMHead": "language-model",
+    "ConditionalGeneration": "language-model",
+    "ForVisionText2Text": "language-model",
+    "SpeechToText": "language-model",
+    "EncoderDecoder": "language-model",
+    "Classification": "classification",
+    "ForCTC": "classification",
+    "ForObjectDetection": "classification",
+    "SemanticSegmentation": "classification",
+}

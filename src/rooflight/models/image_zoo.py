@@ -13,11 +13,15 @@ from rooflight.errors import BadInput, UnknownModel, one_line, suggest
 from rooflight.models import arguments, inputs
 from rooflight.models.optional_packages import imported
 from rooflight.models.registry import Zoo
-from rooflight.models.workload import InputShape, ModelRequest, Optimizer, Workload
+from rooflight.models.workload import InputShape, ModelRequest, Optimizer, Task, Workload
 
 _ATTENTION = ("vit", "swin", "deit", "beit", "eva", "maxvit", "cait", "xcit", "pit_")
-# Families of torchvision that take lists of images, pairs of frames or integer weights, not one image tensor.
-_OTHER_INPUTS = ("detection", "optical_flow", "quantization")
+_BOXES = 8
+"""In each image that a detector is trained on."""
+_DETECTED = {"ssd300": (3, 300, 300), "ssdlite320": (3, 320, 320)}
+"""Images of detectors that take one size; others are made smaller or larger by the network itself."""
+_FRAMES = (3, 520, 960)
+"""Of RAFT, which takes two of them, as in torchvision's own example."""
 
 
 def load(source: Zoo, name: str, *, request: ModelRequest) -> Workload:
@@ -31,8 +35,41 @@ def load(source: Zoo, name: str, *, request: ModelRequest) -> Workload:
     model = inputs.make_ready(_constructed(make, request, device=device), request)
     shape = request.input_shape or InputShape(tuple(default(model)))
     optimizer: Optimizer = "adamw" if name.lower().startswith(_ATTENTION) else "momentum"
-    image = inputs.from_shape(shape, model, request=request, device=device)
-    return request.workload(model, args=(image,), kwargs={}, task="classification", optimizer=optimizer)
+    # RAFT looks for what moved from one image to the next.
+    pair = type(model).__name__ == "RAFT"
+    images: tuple[Any, ...] = tuple(
+        inputs.from_shape(shape, model, request=request, device=device) for _ in range(1 + pair)
+    )
+    if _detects(model):
+        images = _detection(images[0], request)
+    quantized = (f"{request.spec} is the network in floats, which torchvision quantizes",) if _quantizable(name) else ()
+    task: Task = "features" if pair else "classification"
+    return request.workload(model, args=images, kwargs={}, task=task, optimizer=optimizer, notes=quantized)
+
+
+def _detects(model: nn.Module) -> bool:
+    return type(model).__module__.startswith("torchvision.models.detection")
+
+
+def _detection(images: torch.Tensor, request: ModelRequest) -> tuple[Any, ...]:
+    """What a detector takes: a list of images, and to train on it for each of them some boxes with what is in them."""
+    listed = [image.clone() for image in images]
+    if request.step != "train":
+        return (listed,)
+    height, width = images.shape[-2:]
+    sides = torch.arange(1, _BOXES + 1, device=images.device) / (_BOXES + 1)
+    corners = torch.stack([sides * width / 2, sides * height / 2, sides * width, sides * height], dim=1)
+    target = {
+        "boxes": corners.to(images.dtype),
+        "labels": torch.ones(_BOXES, dtype=torch.int64, device=images.device),
+        "masks": torch.ones(_BOXES, height, width, dtype=torch.uint8, device=images.device),
+        "keypoints": torch.ones(_BOXES, 17, 3, dtype=images.dtype, device=images.device),
+    }
+    return listed, [{name: tensor.clone() for name, tensor in target.items()} for _ in listed]
+
+
+def _quantizable(name: str) -> bool:
+    return name.startswith("quantized_")
 
 
 Maker = Callable[..., Any]
@@ -46,11 +83,14 @@ def _torchvision(name: str) -> tuple[Maker, Sizer]:
         raise UnknownModel(f"torchvision has no model {name!r}; {_near(name, names, 'torchvision')}")
     builder = models.get_model_builder(name)
     family = builder.__module__.split(".")
-    if any(other in family for other in _OTHER_INPUTS):
-        raise BadInput(f"torchvision:{name} does not take one image tensor; wrap it in module:factory with its inputs")
 
     def size(model: nn.Module) -> Sequence[int]:
-        side = _crop(models, name)
+        if "optical_flow" in family:
+            return _FRAMES
+        if "detection" in family:
+            return _DETECTED.get(name.partition("_")[0], (3, 800, 800))
+        # A transformer takes one size only; its best weights may be for another.
+        side = getattr(model, "image_size", None) or _crop(models, name)
         return (3, 16, side, side) if "video" in family else (3, side, side)
 
     return builder, size
@@ -100,8 +140,8 @@ def _on(device: torch.device, make: Callable[[], Any]) -> nn.Module:
     built on the CPU and moved."""
     try:
         model = inputs.constructed(make, device)
-    except (NotImplementedError, RuntimeError) as error:
-        if device.type != "meta" or "meta" not in str(error):
+    except Exception as error:
+        if device.type != "meta" or not inputs.lacks_values(error):
             raise
         model = inputs.constructed(make, torch.device("cpu")).to(device)
     assert isinstance(model, nn.Module)

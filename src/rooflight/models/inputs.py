@@ -67,6 +67,12 @@ def constructed(make: Callable[[], T], device: torch.device) -> T:
         return make()
 
 
+def lacks_values(error: Exception) -> bool:
+    """Did a constructor fail because it computes with tensors, which have no values on meta? It may succeed on the CPU,
+    where every other failure would come again, if memory for all the weights does not run out first."""
+    return "meta" in str(error).lower()
+
+
 class _NoInitialisation(TorchFunctionMode):
     """Leaves out what gives parameters their first values: without data there are none, and finding out takes torch
     longer than all else that a constructor does."""

@@ -1,4 +1,4 @@
-"""The names of the built-in models, and what is known of each without importing torch."""
+"""The names of the built-in and the released models, and what is known of each without importing torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from rooflight.errors import UnknownModel, suggest
+from rooflight.models.released import RELEASED, ReleasedModel
 from rooflight.models.workload import Optimizer, Task
 
 InputKind = Literal["image", "tokens", "tokens-seq-first", "features"]
@@ -38,6 +39,11 @@ class BuiltinModel:
     optimizer: Optimizer = "momentum"
     positions: str | None = None
     decodes: bool = False
+
+    @property
+    def about(self) -> str:
+        """What it is, and its default input, in one line."""
+        return f"{self.description}; {self.default_input}"
 
     @property
     def default_input(self) -> str:
@@ -156,11 +162,17 @@ def _by_name(entries: Iterable[BuiltinModel]) -> Mapping[str, BuiltinModel]:
 BUILTINS = _by_name(_ENTRIES)
 
 
-def find(name: str) -> BuiltinModel:
-    """The built-in model of that name; `_` may stand for `-`, as other libraries write it."""
-    entry = BUILTINS.get(name) or BUILTINS.get(name.replace("_", "-"))
+NAMES: tuple[str, ...] = (*BUILTINS, *RELEASED)
+if len(set(NAMES)) < len(NAMES):
+    raise ValueError(f"registered twice, built in and released: {', '.join(set(BUILTINS) & set(RELEASED))}")
+
+
+def find(name: str) -> BuiltinModel | ReleasedModel:
+    """The model of that name; `_` may stand for `-`, as other libraries write it."""
+    dashed = name.replace("_", "-")
+    entry = BUILTINS.get(name) or BUILTINS.get(dashed) or RELEASED.get(dashed)
     if entry is None and name.endswith(".py"):
         raise UnknownModel(f"{name} is a file: name the model in it, as in {name}:MyNet")
     if entry is None:
-        raise UnknownModel(f"no built-in model {name!r}; {suggest(name, BUILTINS, otherwise=WHERE_LISTED)}")
+        raise UnknownModel(f"no built-in model {name!r}; {suggest(name, NAMES, otherwise=WHERE_LISTED)}")
     return entry

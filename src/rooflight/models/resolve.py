@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ def workload_of(
     kwargs: Mapping[str, Any] | None,
     *,
     device: str,
+    labels: Any = None,
 ) -> Workload:
     """The workload of a described step: built by its name, or the live module that it describes."""
     if len(spec.batches) > 1:
@@ -31,8 +33,9 @@ def workload_of(
     batch = spec.batches[0] if spec.batches else None
     live = model if isinstance(model, nn.Module) else spec.model
     if not isinstance(model, (str, nn.Module, StepSpec)):
-        raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
-    return given_workload(live, inputs, kwargs, batch=batch, device=device, **spec.build)
+        raise BadInput(f"expected the name of a model, an nn.Module or a step to call, got {type(model).__name__}")
+    workload = given_workload(live, inputs, kwargs, batch=batch, device=device, **spec.build)
+    return replace(workload, labels=labels)
 
 
 _ONLY_BY_NAME = {"past": "--past", "dtype": "--dtype", "overrides": "--set", "input_shape": "--input"}
@@ -57,7 +60,7 @@ def given_workload(
     if isinstance(model, str):
         return build(model, step=step, batch=1 if batch is None else batch, seq=seq, device=device, **given)
     if not isinstance(model, nn.Module):
-        raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
+        raise BadInput(f"expected the name of a model, an nn.Module or a step to call, got {type(model).__name__}")
     if wrong := [option for name, option in _ONLY_BY_NAME.items() if name in given]:
         raise BadInput(
             f"{', '.join(wrong)}: only for a model by name; a live module is traced with the inputs you pass"
@@ -76,6 +79,8 @@ def live_workload(
 ) -> Workload:
     """A live module with the inputs it will be called with. Batch and sequence are read off them where not given."""
     tensors = [leaf for leaf in tree_leaves((inputs, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    if any(tensor.is_nested for tensor in tensors):
+        raise BadInput("an input is a nested tensor, whose rows cannot be followed: pass a padded one")
     first = tensors[0] if tensors else None
     is_tokens = first is not None and first.dim() == 2 and not first.is_floating_point()
     task: Task = "language-model" if is_tokens else "features"

@@ -56,6 +56,8 @@ class Workload:
     download: bool = False
     live: bool = False
     """A module of the caller's, which nobody can build by name."""
+    labels: Any = None
+    """What the caller's loss takes beside the output; `None`: made for it."""
 
 
 @dataclass(frozen=True)
