@@ -44,6 +44,11 @@ def test_reductions(function: Any, args: tuple[Any, ...], operations: int) -> No
     assert cost(function, *args).other_flops == operations
 
 
+def test_a_mask_is_looked_at_and_the_tensor_is_not() -> None:
+    found = cost(aten._nested_tensor_from_mask_left_aligned.default, torch.ones(2, 3, 4), torch.ones(2, 3) > 0)
+    assert (found.other_flops, found.bytes_read) == (2 * 6, 6)
+
+
 def test_softmax_over_another_dimension() -> None:
     # Over the columns there are 10 rows of 4: 5 * 40 - 2 * 10.
     assert cost(aten._softmax.default, X, 0, False).other_flops == 180

@@ -130,9 +130,40 @@ def test_heads_that_flash_cannot_take_are_padded() -> None:
         def forward(self, q: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(q, q, q)
 
-    ledger = infer(Odd(), torch.randn(2, 4, 8, 20, dtype=torch.bfloat16), target="cuda:80")
+    x = torch.randn(2, 4, 8, 20, dtype=torch.bfloat16, requires_grad=True)
+    ledger = train(Odd(), x, target="cuda:80", loss="sum")
     assert only(ledger, OPS["flash"]).tensor("query").shape == (2, 4, 8, 24)
     assert ledger.header.outputs[0].shape == (2, 4, 8, 20)
+    # The zeros are no useful work: 2 * 4 * 8 * 8 * (20 + 20) MACs forward, twice that backward, the scores once more.
+    macs = 2 * 4 * 8 * 8 * (20 + 20)
+    assert flops([only(ledger, OPS["flash"])]) == 2 * macs
+    backward = only(ledger, f"{OPS['flash']}_backward")
+    assert flops([backward]) == 2 * 2 * macs
+    assert backward.cost is not None
+    assert backward.cost.recompute_flops == macs
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "kernel"),
+    [
+        (torch.bfloat16, "cuda", "efficient"),  # without a gradient for the bias it would be cuDNN's
+        (torch.float32, "cuda", "efficient"),
+        (torch.float32, "cpu", "math"),  # its fused kernel knows no such gradient
+    ],
+)
+def test_a_learned_bias_gets_its_gradient(dtype: torch.dtype, target: str, kernel: str) -> None:
+    class Biased(Attention):
+        def __init__(self) -> None:
+            super().__init__(dtype)
+            self.bias = nn.Parameter(torch.randn(4, 8, 8, dtype=dtype))
+
+        def forward(self, mask: Tensor | None = None) -> Tensor:
+            return super().forward(self.bias.unsqueeze(0) * 2)
+
+    ledger = train(Biased(), target=target)
+    assert [storage.name for storage in ledger.storages if storage.category == "gradient"].count("bias") == 1
+    assert (f"aten::{OPS['efficient']}" in {op.packet for op in ledger.ops}) is (kernel == "efficient")
+    assert flops(rows(ledger)) == 3 * FORWARD
 
 
 @pytest.mark.skipif(VERSION >= (2, 14), reason="from 2.14 on torch gives it a batch of one, and it has")

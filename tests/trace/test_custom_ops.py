@@ -149,7 +149,8 @@ def test_an_operator_that_needs_data_is_named_with_the_line_that_calls_it() -> N
     with pytest.raises(TraceFailed, match=r"test_custom_ops\.py:\d+ \(return opaque\(x\)  # the line\)") as caught:
         infer(Opaque(), torch.randn(2))
     assert "rooflighttests::opaque" in str(caught.value)
-    assert "register_fake" in str(caught.value)
+    assert "rooflighttests::opaque cannot run on tensors without data" in str(caught.value)
+    assert "real_data=True, or, if it is your own operator, give it torch.library.register_fake" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [op.name for op in infer(Opaque(), torch.randn(2), on="cpu").ops] == ["rooflighttests::opaque"]
 

@@ -80,13 +80,14 @@ def test_a_look_at_the_data_is_named_with_its_line(model: type[nn.Module], mark:
     message = str(caught.value)
     assert message.startswith(line_of(mark))
     assert "values of its data" in message
-    assert "on='cpu'" in message
+    assert "trace it on real data with real_data=True" in message
+    assert "with --real-data" in caught.value.on_command_line
     assert "\n" not in message
 
 
 @pytest.mark.parametrize(("model", "mark"), [case for case in CASES if case[0] is not ToNumpy])
 def test_real_tensors_are_the_way_out(model: type[nn.Module], mark: str) -> None:
-    ledger = infer(model(), torch.randn(2, 4), on="cpu")
+    ledger = infer(model(), torch.randn(2, 4), real_data=True)
     assert ledger.header.traced_on == "cpu"
     assert [op.packet for op in ledger.ops if op.module == "layer"][-1] == "aten::addmm"
 
@@ -194,8 +195,8 @@ def test_a_scripted_model_is_refused_and_left_alone(nested: bool) -> None:
 
 
 def test_something_else_than_a_model_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"expected the name of a model or an nn\.Module, got function"):
-        infer(lambda x: x, torch.randn(2))  # type: ignore[arg-type]  # no module
+    with pytest.raises(BadInput, match=r"expected the name of a model, an nn\.Module or a step to call, got dict"):
+        infer({}, torch.randn(2))  # type: ignore[arg-type]  # no module, and nothing to call
 
 
 def test_sparse_gradients_are_refused_by_name() -> None:
@@ -206,3 +207,39 @@ def test_sparse_gradients_are_refused_by_name() -> None:
 def test_a_model_without_its_inputs_is_told_what_to_pass() -> None:
     with pytest.raises(TraceFailed, match=r"forward\(\) missing .* pass what it is called with behind the model"):
         infer(nn.Linear(3, 4))
+
+
+class Kept(nn.Module):
+    def __init__(self, kept: Tensor) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("kept", kept)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+def test_a_sparse_buffer_is_refused_by_name() -> None:
+    with pytest.raises(TraceFailed, match="the buffer kept is a sparse_csr tensor, which cannot be followed"):
+        infer(Kept(torch.eye(4).to_sparse_csr()), torch.randn(2, 4))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_inputs_are_refused(layout: torch.layout) -> None:
+    rows = [torch.randn(2, 4), torch.randn(3, 4)]
+    with pytest.raises(BadInput, match=r"nested tensor, .* pass a padded one"):
+        infer(nn.Linear(4, 4), torch.nested.nested_tensor(rows, layout=layout))
+
+
+def test_what_only_a_compiler_runs_is_said_so() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    class Flex(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return flex_attention(x, x, x)  # flex
+
+    with pytest.raises(TraceFailed, match="runs only where it is compiled, or on real data") as caught:
+        infer(Flex(), torch.randn(1, 2, 16, 16))
+    assert str(caught.value).startswith(line_of("flex"))

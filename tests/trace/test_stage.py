@@ -472,7 +472,7 @@ def test_every_generator_is_put_back():
 @pytest.mark.parametrize(("arguments", "message"), [
     (dict(model=nn.Linear(2, 2), inputs=(torch.ones(1, 2),), dtype="bf16"), "dtype: only for a model by name"),
     (dict(model=nn.Linear(2, 2), inputs=(torch.ones(1, 2),), past=3), "past: only for a model by name"),
-    (dict(model=3, inputs=()), "expected the name of a model or an nn.Module, got int"),
+    (dict(model=3, inputs=()), "expected the name of a model, an nn.Module or a step to call, got int"),
     (dict(model="mnist-cnn", inputs=(), step="fly"), "unknown step 'fly'; known: infer, train, decode"),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_said(arguments, message):
@@ -491,3 +491,33 @@ def test_a_step_under_autocast_casts_its_weights_anew() -> None:
             for _ in range(2)
         ]
     assert casts[0] == casts[1] > 0
+
+
+@torch.jit.script
+def _scripted(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return (x * scale).exp() + x.detach()
+
+
+class Undecided(nn.Module):
+    """Runs layers by lot, and scripted code, which torch changes after its first calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            if random.random() < 0.5 or int(torch.randint(0, 2, ())):
+                x = _scripted(layer(x), 2.0)
+        return x
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_trace_does_not_depend_on_what_ran_before() -> None:
+    model, seen = Undecided(), set()
+    for seed in range(4):
+        random.seed(seed)
+        torch.manual_seed(seed)
+        seen.add(tuple(op.key for op in rooflight.estimate(model, torch.randn(2, 4), step="train").ops))
+        assert random.random() == random.Random(seed).random()
+    assert len(seen) == 1

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from rooflight.errors import BadInput, RooflightError
 from rooflight.estimation.costs import work_of
-from rooflight.ledger import LOSS, OPTIMIZER, Cost, Ledger, Module, Op, Tensor, is_inside
+from rooflight.ledger import OUTSIDE, Cost, Ledger, Module, Op, Tensor, is_inside
 from rooflight.ops.expressions import evaluate, symbols
 from rooflight.ops.fused_layers import FusedPart, fused_parts
 from rooflight.ops.registry import Work
@@ -106,7 +106,7 @@ def derive(ledger: Ledger, path: str, *, rows: Sequence[str] | None = None, note
             "passes between its layers is no compulsory byte of it, so of this layer's bytes only the parameters count"
         )
         return Derivation(ledger, path, module, inside, (*notes, said))
-    if module is None and path not in (LOSS, OPTIMIZER):
+    if module is None and path not in OUTSIDE:
         raise BadInput(f"no layer {path!r} in {ledger.header.model}")
     kind = module.type if module else "phase"
     raise BadInput(f"{path} runs nothing in this step (a {kind} may be idle outside training)")

@@ -7,15 +7,21 @@ from msgspec.structs import replace
 from rooflight.estimation.costs import cost_of
 from rooflight.ledger import Ledger, Op, Tensor
 
-_NAMES = {"sgd": "_fused_sgd_", "momentum": "_fused_sgd_", "adam": "_fused_adam_", "adamw": "_fused_adamw_"}
-_STATES = {"_fused_sgd_": "momentum_buffer_list"}
+_NAMES = {
+    "sgd": "_fused_sgd_",
+    "momentum": "_fused_sgd_",
+    "adam": "_fused_adam_",
+    "adamw": "_fused_adamw_",
+    "adagrad": "_fused_adagrad_",
+}
+_STATES = {"_fused_sgd_": "momentum_buffer_list", "_fused_adagrad_": "state_sums"}
 
 
 def with_fused_optimizer(ledger: Ledger) -> Ledger:
     """The ledger with one op for all of the optimizer's; the others keep their places, and do nothing. The same where
     the optimizer has no fused form, or nothing is trained."""
     ops = [op for op in ledger.ops if op.phase == "optimizer"]
-    name = _NAMES.get(ledger.header.optimizer or "")
+    name = _NAMES.get((ledger.header.optimizer or "").lower())  # a caller's own goes by its class
     lists = [op for op in ops if any(isinstance(value, list) for value in op.args.values())]
     if name is None or not lists:
         return ledger
@@ -44,4 +50,7 @@ def with_fused_optimizer(ledger: Ledger) -> Ledger:
 def _or_nothing(op: Op, fused: Op) -> Op:
     if op.index == fused.index:
         return fused
-    return replace(op, kind="view", cost=None) if op.phase == "optimizer" and op.kind == "compute" else op
+    if op.phase != "optimizer" or op.kind != "compute":
+        return op
+    idle = replace(op, kind="view")
+    return replace(idle, cost=cost_of(idle, {}))

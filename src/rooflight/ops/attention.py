@@ -17,6 +17,8 @@ Beside this file: the blocks that the kernels work in (`attention_tiles`), the l
 
 from __future__ import annotations
 
+import math
+
 from rooflight.ledger import Op, Tensor
 from rooflight.ops.kernel_task import Task, attention_task, way_of
 from rooflight.ops.registry import Work, aten, formula, task, workspace
@@ -24,6 +26,7 @@ from rooflight.ops.rounding import ceil_div, round_up
 from rooflight.ops.tensor_layout import bytes_of_elements, contiguous_strides
 from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases, beside_results
 
+_FLASH = "aten::_scaled_dot_product_flash_attention"
 _FORWARD = (
     *aten("_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention"),
     *aten("_scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu"),
@@ -34,8 +37,21 @@ _BACKWARD = tuple(f"{name}_backward" for name in _FORWARD[:4])
 
 def _symbols(op: Op) -> dict[str, int]:
     batch, heads, length, size = op.tensor("query").shape
-    keys, value_size = op.tensor("key").shape[-2], op.tensor("value").shape[-1]
-    return {"B": batch, "H": heads, "Sq": length, "Sk": keys, "D": size, "Dv": value_size}
+    keys, padding = op.tensor("key").shape[-2], size - head_size(op)
+    value_size = op.tensor("value").shape[-1] - padding
+    return {"B": batch, "H": heads, "Sq": length, "Sk": keys, "D": size - padding, "Dv": value_size}
+
+
+def head_size(op: Op) -> int:
+    """The width of a head, without the zeros that flash attention was given to make it a multiple of 8.
+
+    torch pads the heads before the op, and tells it the scale that goes with their own width, 1 / sqrt(width)."""
+    padded = op.tensor("query").shape[-1]
+    scale = op.args.get("scale")
+    if op.packet.removesuffix("_backward") != _FLASH or padded % 8 or not isinstance(scale, float) or scale <= 0:
+        return padded
+    width = round(scale**-2)
+    return width if padded - 8 < width < padded and math.isclose(scale, width**-0.5, rel_tol=1e-6) else padded
 
 
 def _pairs(op: Op, where: dict[str, int]) -> str:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from rooflight.ledger import Op
+from rooflight.ops.attention import head_size
 from rooflight.ops.rounding import ceil_div, round_up
 
 _CUTLASS = re.compile(r"fmha_cutlass([FB])_(f32|f16|bf16)_aligned_(\d{1,5})x(\d{1,5})(?:_k(\d{1,5}))?")
@@ -68,14 +69,13 @@ def attention_shape(op: Op) -> AttentionShape | None:
     query, key = op.tensor("query"), op.tensor("key")
     if len(query.shape) != 4:
         return None
-    return AttentionShape(
-        query.shape[0] * query.shape[1],
-        query.shape[2],
-        key.shape[2],
-        query.shape[3],
-        bool(op.args.get("is_causal")),
-        "backward" in op.name,
-    )
+    backward = "backward" in op.name
+    samples, length, keys, padded = query.shape[0] * query.shape[1], query.shape[2], key.shape[2], query.shape[3]
+    # Ledgers of before have the zeros that heads are padded with in their FLOPs.
+    with_zeros = 4 * samples * length * keys * padded * (2 if backward else 1)
+    counts_zeros = op.cost is not None and op.cost.flops == with_zeros
+    size = padded if counts_zeros else head_size(op)
+    return AttentionShape(samples, length, keys, size, bool(op.args.get("is_causal")), backward)
 
 
 def executed_blocks(name: str, attention: AttentionShape) -> AttentionBlocks | None:

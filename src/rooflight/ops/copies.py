@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from rooflight.ledger import Op
+from rooflight.ledger import Op, tensors_in
 from rooflight.ops.kernel_task import Task, copy_task, plain_task, precision_of, strided_task
 from rooflight.ops.pointwise import elements, fill_tasks
 from rooflight.ops.registry import Work, aten, formula, task, workspace
@@ -34,10 +34,15 @@ def copy(op: Op) -> Work:
     return Work()
 
 
-# The destination is written, not read.
-@formula("aten::copy_", "aten::copy")
+_INTO_BUFFERS = ("fsdp::split_with_sizes_copy", "fsdp::chunk_cat", "fsdp::all_gather_copy_in")
+
+
+# The destination is written, not read; also the buffers that FSDP packs and unpacks around its collectives.
+@formula("aten::copy_", "aten::copy", *_INTO_BUFFERS)
 def copy_into(op: Op) -> Work:
-    return Work(reads="S", where={"S": op.tensor("src").nbytes}, note="S: bytes of the source")
+    given = [op.args["src"]] if "src" in op.args else [op.args[name] for name in op.args if name not in op.mutates]
+    source = sum(tensor.nbytes for tensor in tensors_in(given))
+    return Work(reads="S", where={"S": source}, note="S: bytes of the source")
 
 
 @formula("aten::_foreach_copy_", "aten::_foreach_copy")

@@ -8,6 +8,7 @@ from rooflight.ledger import Op, Tensor
 from rooflight.ops.kernel_task import Task, precision_of, reduce_task
 from rooflight.ops.matrix_product import MatrixProduct
 from rooflight.ops.registry import Work, formula, products, task
+from rooflight.ops.rounding import ceil_div
 
 
 def _product(macs: str, where: dict[str, int], *, of: Tensor, reads: int | None = None) -> Work:
@@ -66,12 +67,27 @@ def addr(op: Op) -> Work:
 
 
 # Rows of one matrix sorted by expert, each group with its own weights: self [M, K], mat2 [E, K, N]; or, in the gradient
-# of the weights, both 2-d and grouped along K. Either way every row of M meets one K x N.
+# of the weights, both 2-d and grouped along K. Either way every row of M meets one K x N. Fewer rows than experts
+# cannot meet them all: the weights of the others are not read.
 @formula("aten::_grouped_mm")
 def grouped_mm(op: Op) -> Work:
+    left, right = op.tensor("self"), op.tensor("mat2")
+    groups = left.shape[0] if len(left.shape) == len(right.shape) == 3 else 1
+    where = {"G": groups, "M": left.shape[-2], "K": left.shape[-1], "N": right.shape[-1]}
+    reads = None
+    if len(left.shape) == 2 and len(right.shape) == 3 and _groups(op) < right.shape[0]:
+        offsets = sum(tensor.nbytes for tensor in op.tensors("offs"))
+        reads = left.nbytes + right.nbytes // right.shape[0] * _groups(op) + offsets
+    note = "rows are taken to be spread evenly over the experts" if op.has("offs") else ""
+    return Work(macs="G * M * K * N", where=where, reads=reads, note=note)
+
+
+def _groups(op: Op) -> int:
+    """How many groups of a grouped product have work to do, at most: every one takes a row."""
     left, right = op.tensor("self").shape, op.tensor("mat2").shape
-    groups = left[0] if len(left) == len(right) == 3 else 1
-    return Work(macs="G * M * K * N", where={"G": groups, "M": left[-2], "K": left[-1], "N": right[-1]})
+    if len(left) == 3:
+        return left[0] if len(right) == 3 else max(1, min(left[0], right[-1]))
+    return max(1, min(right[0], left[0]) if len(right) == 3 else min(op.outputs[0].shape[0], left[-1]))
 
 
 # The whole linear layer as one op, as inference mode and some backends call it: x [..., K], weight [N, K].
@@ -106,8 +122,26 @@ def matmul_tasks(op: Op) -> list[Task]:
     a, b = _factors(op)
     batch = a.shape[0] if len(a.shape) == 3 else 1
     (m, k), n = a.shape[-2:], b.shape[-1]
+    k *= 4 if a.dtype.startswith("complex") else 1  # as many real products
     bias = int("addmm" in op.packet)
     return [product_task(op.precision, m, n, k, batch=batch, a=_transposed(a), b=_transposed(b), bias=bias)]
+
+
+@task("aten::_grouped_mm")
+def grouped_tasks(op: Op) -> list[Task]:
+    """One kernel for all groups in bf16, one product after the other in all else, as torch has no other kernel."""
+    a, b = _factors(op)
+    groups = _groups(op)
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    if len(a.shape) == 2 and len(b.shape) == 3:
+        m = ceil_div(m, groups)
+    elif len(a.shape) == len(b.shape) == 2:
+        k = ceil_div(k, groups)
+    elif len(b.shape) == 2:
+        n = ceil_div(n, groups)
+    at_once = groups if op.precision == "bf16" or len(a.shape) == len(b.shape) == 3 else 1
+    product = product_task(op.precision, m, n, k, batch=at_once, a=_transposed(a), b=_transposed(b))
+    return [product] * (groups // at_once)
 
 
 def any_matrix_work(op: Op) -> list[Task]:

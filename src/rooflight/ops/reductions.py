@@ -31,6 +31,13 @@ def combine(op: Op) -> Work:
     return Work(other="n - m" if where["n"] > where["m"] else 0, where=where)
 
 
+# Each row of the mask is added up, and as many leading places are compared with it; the tensor itself is not read.
+@formula("aten::_nested_tensor_from_mask_left_aligned")
+def left_aligned(op: Op) -> Work:
+    mask = op.tensor("mask")
+    return Work(other="2 * n", reads=mask.nbytes, where={"n": mask.numel})
+
+
 formula("aten::_foreach_max")(counted("n - m", _sizes))
 formula("aten::aminmax")(counted("2 * (n - m)", _sizes))
 formula("aten::mean")(

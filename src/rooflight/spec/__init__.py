@@ -12,7 +12,7 @@ from rooflight.spec.fields import Field, Verb, module_names, settings_of
 from rooflight.spec.headers import POSITIONAL, inputs_of, is_live
 from rooflight.spec.keywords import MeasureKeywords, PredictKeywords, StepKeywords, as_options, in_python, takes_step
 from rooflight.spec.reproduction import repeat
-from rooflight.spec.step import BOTH_BATCHES, NOT_ACCUMULATED, StepSpec, execution
+from rooflight.spec.step import BOTH_BATCHES, NOT_ACCUMULATED, StepSpec, execution, is_program, program_name
 from rooflight.spec.total_batch import part_of, with_part_of
 
 __all__ = [
@@ -33,9 +33,11 @@ __all__ = [
     "in_python",
     "inputs_of",
     "is_live",
+    "is_program",
     "module_names",
     "parse",
     "part_of",
+    "program_name",
     "repeat",
     "settings_of",
     "shell",

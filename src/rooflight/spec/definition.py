@@ -15,7 +15,11 @@ from rooflight.spec.fields import Field, Kind, Verb
 Dtype = Literal["fp32", "bf16", "fp16", "fp64"]
 HalfPrecision = Literal["bf16", "fp16"]
 Loss = Literal["cross-entropy", "mse", "sum"]
-Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
+Optimizer = Literal[
+    "sgd", "momentum", "adam", "adamw", "adadelta", "adafactor", "adagrad", "adamax", "asgd", "lbfgs", "muon", "nadam",
+    "radam", "rmsprop", "rprop", "sparseadam",
+]  # fmt: skip
+"""Those of torch.optim, and momentum: SGD with one."""
 _PREDICTED: tuple[Verb, ...] = ("predict", "study")
 
 
@@ -38,10 +42,15 @@ class StepFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     ] = None
     loss: Annotated[
         Loss | None,
-        Field("Loss; mse is the mean square of the output, in fp32. Default: by the model's task.", step="train"),
+        Field(
+            "Loss; mse is the mean square of the output, in fp32. Default: by the model's task.",
+            step="train",
+            own=True,
+        ),
     ] = None
     optimizer: Annotated[
-        Optimizer | None, Field("Optimizer. Default: momentum for vision, adamw for transformers.", step="train")
+        Optimizer | None,
+        Field("Optimizer. Default: momentum for vision, adamw for transformers.", step="train", own=True),
     ] = None
     foreach: Annotated[
         bool | None,

@@ -39,6 +39,8 @@ class Field:
     """The only kind of step that it goes with."""
     by_name: bool = False
     """Only for a model that is built by its name: a live module has its own."""
+    own: bool = False
+    """Python may give the thing itself, which has no name: a loss, an optimizer."""
     kind: Kind | None = None
 
     name: str = ""
@@ -64,8 +66,9 @@ class Field:
         else:
             yield from (self.option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value))
 
-    def read(self, value: Any, *, several: bool = False) -> Any:
-        """The value as Python or a file gives it, checked. `several`: more numbers than one may be given."""
+    def read(self, value: Any, *, several: bool = False, own: bool = False) -> Any:
+        """The value as Python or a file gives it, checked. `several`: more numbers than one may be given. `own`: things
+        that have no name may be, too."""
         match self.kind:
             case "number":
                 if several and isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
@@ -79,6 +82,8 @@ class Field:
                     raise BadInput(f"{self.option} is True or False, not {value!r}")
                 return bool(value)
             case "choice":
+                if own and self.own and is_own(value):
+                    return value
                 text = _TORCH_DTYPES.get(name := str(value).removeprefix("torch."), name)
                 if text not in self.choices:
                     raise BadInput(f"{self.option} must be one of {', '.join(self.choices)}, got {value!r}")
@@ -109,6 +114,33 @@ class Field:
         if number < 1:
             raise BadInput(f"{self.option} must be at least 1, got {number}")
         return number
+
+
+def is_own(value: Any) -> bool:
+    """Is it a loss or an optimizer itself: a function, a module, a class, or an optimizer that is there already?"""
+    return not isinstance(value, str) and (callable(value) or hasattr(value, "param_groups"))
+
+
+@dataclass(frozen=True)
+class CallersOwn:
+    """A loss or an optimizer that a caller gave, and of which a ledger tells no more than the name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __call__(self, *given: Any) -> Any:
+        raise BadInput(f"{self.name} was given in Python, and no name says how to make it: give it again there")
+
+
+def own_name(value: Any) -> str:
+    """What a reader calls it: its class, or its function."""
+    if isinstance(value, (str, CallersOwn)):
+        return str(value)
+    function = getattr(value, "func", value)  # of a partial
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return "lambda" if name == "<lambda>" else name
 
 
 def module_names(value: str | Sequence[str]) -> tuple[str, ...]:

@@ -10,14 +10,19 @@ from typing import Any, TypedDict, TypeVar, cast
 from rooflight.ledger import StepKind
 from rooflight.spec.command_line import option_words
 from rooflight.spec.definition import FIELDS, fields_for
-from rooflight.spec.fields import Verb, settings_of
+from rooflight.spec.fields import Verb, is_own, own_name, settings_of
 
 _SAME_KEYWORDS = (
     "on like target tier ppp roofline calibration memory max-batch max-seq allocator counters metrics per-kernel "
-    "spread repeat compile-mode to width chart claims"
+    "spread repeat compile-mode to width chart claims labels"
 )
 """Options of single verbs that are keywords too."""
-_OTHER_KEYWORDS = {"level": "levels", "section": "sections", "force": "force=True"}
+_OTHER_KEYWORDS = {
+    "level": "levels",
+    "section": "sections",
+    "force": "force=True",
+    "real-data": "real_data=True",
+}
 OPTIONS_OF = {"levels": "level", "device": "on", "folder": "output"}
 """Where a keyword of a single verb is another word than its option: messages name it by the keyword, as `--device`."""
 _VERBS = "estimate|measure|run|predict|accuracy|calibrate|compare|study|import|doctor|report|list"
@@ -67,6 +72,8 @@ def as_options(text: str) -> str:
 
 
 def python_literal(value: Any) -> str:
+    if is_own(value):
+        return own_name(value)
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
@@ -80,8 +87,8 @@ class StepKeywords(TypedDict, total=False):
     dtype: Any
     autocast: Any
     tf32: bool | None
-    loss: str | None
-    optimizer: str | None
+    loss: str | Callable[..., Any] | None
+    optimizer: Any
     foreach: bool | None
     fused: bool
     accumulate: int

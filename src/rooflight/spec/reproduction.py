@@ -15,15 +15,19 @@ from rooflight.spec.step import StepSpec
 def repeat(header: Header, *, measured: bool) -> str:
     """What makes a ledger again: the command, with what else its own asked of a measurement, or for a live module the
     call."""
+    if header.command.startswith(("rooflight.record(", "rooflight run ")) or _of_a_program(header):
+        return header.command
     spec = StepSpec.of(header)
     verb: Verb = "measure" if measured else "estimate"
-    if is_live(header) and measured:
+    inputs = inputs_of(header) if is_live(header) else None
+    in_python = inputs is not None or spec.has_own
+    if in_python and measured:
         is_call = header.command.startswith(f"rooflight.{verb}(")
-        return header.command if is_call else spec.python_call(verb, inputs=inputs_of(header))
+        return header.command if is_call else spec.python_call(verb, inputs=inputs)
     target = None if header.target == "cuda" else header.target
-    if is_live(header):
+    if in_python:
         on = None if header.traced_on == "meta" else header.traced_on
-        return spec.python_call(verb, inputs=inputs_of(header), target=target, on=on)
+        return spec.python_call(verb, inputs=inputs, target=target, on=on)
     if not measured:
         return spec.command(verb, target=target)
     if verb_of(header.command, header.model) != verb:
@@ -46,3 +50,8 @@ def _of_measuring(rest: Sequence[str]) -> Iterator[str]:
             yield word
             if not equals and option not in ("--per-kernel", "--spread"):
                 yield from [next(words, "")]
+
+
+def _of_a_program(header: Header) -> bool:
+    """Is it a step of the caller's own, which he called by its name?"""
+    return header.live and header.command.startswith("rooflight.") and "(model" not in header.command

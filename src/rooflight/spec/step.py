@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import shlex
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from keyword import iskeyword
@@ -12,10 +14,10 @@ from types import NoneType
 from typing import Any, Self
 
 from rooflight.errors import BadInput
-from rooflight.ledger import Execution, Header
+from rooflight.ledger import OWN_LOSS, Execution, Header
 from rooflight.spec.command_line import command_words, option_words, parse, verb_of
 from rooflight.spec.definition import FIELDS, StepFields, fields_for
-from rooflight.spec.fields import Field, Verb
+from rooflight.spec.fields import CallersOwn, Field, Verb, is_own
 from rooflight.spec.headers import POSITIONAL, batch_given, is_live, length_of, tf32_of
 from rooflight.spec.keywords import OPTIONS_OF, OWN_KEYWORDS, in_python, python_literal
 
@@ -60,12 +62,16 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
                 )
             return model.check()
         values = {
-            field.name: field.read(value, several=verb == "predict" and field.name == "batch")
+            field.name: field.read(value, several=verb == "predict" and field.name == "batch", own=True)
             for field, value in given.items()
         }
         values = _without_ignored(values)
         if isinstance(model, str):
             return cls(model=model, **values).check()
+        if is_program(model):
+            if said := [field.option for field in given if field.name not in _OF_A_PROGRAM]:
+                raise BadInput(f"{', '.join(said)}: a step of your own says that itself; leave it out")
+            return cls(model=program_name(model) or "step", **{"batch": None, **values}).check()
         if by_name := [field.option for field, value in given.items() if field.by_name and value is not False]:
             raise BadInput(
                 f"{', '.join(by_name)}: only for a model by name; a live module is traced with the inputs you pass"
@@ -79,8 +85,9 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         said = parse(header.command)[0] if verb_of(header.command, header.model) else {}
         for field in FIELDS.values():
             value = getattr(header, field.name, field.default)
-            if field.choices and value not in field.choices:  # as the loss of a model that has its own
-                value = field.default
+            if field.choices and value not in field.choices:
+                is_callers = field.own and value not in (None, OWN_LOSS)
+                value = CallersOwn(value) if is_callers else field.default
             values[field.name] = said.get(field.name, value) if value == field.default else value
         values |= {
             "batch": header.batch,
@@ -98,7 +105,7 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         for field in FIELDS.values():
             value = getattr(self, field.name)
             if field.is_given(value) and value is not None:
-                field.read(value, several=True)
+                field.read(value, several=True, own=True)
             if field.step not in (None, self.step) and field.is_given(value):
                 raise BadInput(f"{field.option} goes with --step={field.step}: add it, or leave {field.option} out")
         if self.foreach is not None and self.fused:
@@ -106,6 +113,11 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         if self.accumulate > 1 and self.gpus * self.nodes > 1:
             raise BadInput(NOT_ACCUMULATED)
         return self
+
+    @property
+    def has_own(self) -> bool:
+        """Is the loss or the optimizer the caller's own, which no command can name?"""
+        return is_own(self.loss) or is_own(self.optimizer)
 
     @property
     def execution(self) -> Execution:
@@ -155,10 +167,10 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         """
         return shlex.join(self.words(verb, **more))
 
-    def python_call(self, verb: Verb = "estimate", *, inputs: Iterable[str] = (POSITIONAL,), **more: Any) -> str:
+    def python_call(self, verb: Verb = "estimate", *, inputs: Iterable[str] | None = (POSITIONAL,), **more: Any) -> str:
         """The same for a live module, which no command can build: what it is called with is yours to give. `inputs` are
-        their names, as a header has them."""
-        names = tuple(inputs)
+        their names, as a header has them; `None`: it is a model by name, with a loss or an optimizer of yours."""
+        names = tuple(inputs or ())
         numbered = [name for name in names if re.fullmatch(rf"{POSITIONAL}\d*", name)]
         count = 1 + max((int(name.removeprefix(POSITIONAL) or 0) for name in numbered), default=-1)
         called = ["x"] if count == 1 else [f"x{place}" for place in range(count)]
@@ -166,16 +178,17 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
             values = {name: name if name.isidentifier() and not iskeyword(name) else "..." for name in by_keyword}
             entries = ", ".join(f"{python_literal(name)}: {value}" for name, value in values.items())
             called.append(f"kwargs={{{entries}}}")
-        given = {"batch": self.batch} | {
-            field.keyword: value for field, value in self._given_fields(verb) if not field.by_name
-        }
+        by_name = inputs is None
+        given = {} if by_name else {"batch": self.batch}
+        given |= {field.keyword: value for field, value in self._given_fields(verb) if by_name or not field.by_name}
         said = [f"{name}={python_literal(value)}" for name, value in {**given, **more}.items() if value is not None]
-        return f"rooflight.{verb}({', '.join(['model', *called, *said])})"
+        model = [python_literal(self.model)] if by_name else ["model", *called]
+        return f"rooflight.{verb}({', '.join([*model, *said])})"
 
     def asked(self, verb: Verb, *, live: Iterable[str] | None, **keywords: Any) -> str:
         """For the header of what Python asks for: the call of a live module with such inputs, or the command that is
         the same; `keywords` are the verb's."""
-        if live is not None:
+        if live is not None or self.has_own:
             return self.python_call(verb, inputs=live, **keywords)
         return self.command(verb, **{OPTIONS_OF.get(name, name): value for name, value in keywords.items()})
 
@@ -204,3 +217,20 @@ def execution(*, compile: bool, graphs: bool) -> Execution:
     if compile:
         return "compile+graph" if graphs else "compile"
     return "graph" if graphs else "eager"
+
+
+_OF_A_PROGRAM = ("tf32",)
+"""What is asked of a step of the caller's own; all else is his to write."""
+
+
+def is_program(model: object) -> bool:
+    """Is it a step of the caller's own: something to be called that is neither a model nor a class?"""
+    torch: Any = sys.modules.get("torch")
+    return callable(model) and not isinstance(model, type) and not (torch and isinstance(model, torch.nn.Module))
+
+
+def program_name(step: Any) -> str:
+    """What the caller calls his step."""
+    step = step.func if isinstance(step, functools.partial) else step
+    name: str = getattr(step, "__qualname__", type(step).__name__).rpartition("<locals>.")[2]
+    return "step" if "<lambda>" in name else name

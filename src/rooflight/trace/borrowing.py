@@ -7,7 +7,7 @@ costs no memory and does no work. Everything is put back in the end: attributes,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -66,7 +66,10 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
     try:
         # A model may know better than to put all of itself into train mode (a frozen batch norm).
         if model.training != training:
-            model.train(training)
+            with suppress(NotImplementedError):  # what was exported keeps the mode that it was exported in
+                model.train(training)
+        if not really_run:
+            randomness.begin_alike()
         if on == "meta":
             swap_state(modules, to_meta)
         yield values if really_run else None

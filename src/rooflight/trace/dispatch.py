@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.utils.backend_registration as backends
+from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from rooflight.models.dtypes import dtype_name
 from rooflight.trace.meta_kernels import channels_last
@@ -37,7 +38,8 @@ _PLAIN_ATTENTION = (
 
 @contextmanager
 def dispatch_as(target: Target, *, device: str = "meta") -> Iterator[list[str]]:
-    """Run tensors without data as `target` would run them; `device` is what they say they are on (fake ones: cpu).
+    """Run tensors without data as `target` would run them; `device` is what they say they are on (fake ones: cpu or
+    cuda).
 
     Gives a list that fills with what a reader of the trace should know.
     """
@@ -48,7 +50,7 @@ def dispatch_as(target: Target, *, device: str = "meta") -> Iterator[list[str]]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                _register(library, target, "AutogradMeta" if device == "meta" else "AutogradCPU", notes)
+                _register(library, target, f"Autograd{device.upper() if device != 'meta' else 'Meta'}", notes)
             # nn.MultiheadAttention takes its fast path on cpu, cuda and on a private backend of this name.
             backends._privateuse1_backend_name = "meta"
             yield notes
@@ -65,13 +67,16 @@ def _register(library: torch.library.Library, target: Target, key: str, notes: l
         original = getattr(getattr(aten, packet), overload or "default")
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            # Other threads may have real tensors on a CPU: for them nothing changes.
-            return (function if threading.get_ident() == tracing else original.decompose)(*args, **kwargs)
+            # Other threads may have real tensors on such a device: for them nothing changes. Those of autograd that
+            # work for this one have its modes, and run checkpointed parts again.
+            ours = threading.get_ident() == tracing or _len_torch_dispatch_stack()
+            return (function if ours else original.decompose)(*args, **kwargs)
 
-        library.impl(name, run if key == "AutogradCPU" else function, key)
+        library.impl(name, function if key == "AutogradMeta" else run, key)
 
     redirect("scaled_dot_product_attention", lambda *args, **kwargs: _attention(target, notes, *args, **kwargs))
     redirect("linear", _linear)
+    redirect("_pad_packed_sequence", _pad_packed_sequence)
     if target.kind == "cpu":
         return
     redirect("dropout", _dropout)
@@ -114,12 +119,14 @@ def _attention(
                 mask is not None,
                 dropout,
                 causal,
+                mask is not None and mask.requires_grad,
             ),
             target,
         )
     if kernel == "cpu-flash" and query.shape[1] != key.shape[1] and TORCH < (2, 11):
         kernel = "math"  # its fused kernel takes no grouped heads yet
-    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    wanting = (*tensors, mask) if mask is not None else tensors
+    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in wanting)
     bias = _float_mask(mask, query.dtype) if mask is not None and kernel != "flash" else None
     result: _Tensor
     if kernel == "cudnn":
@@ -186,6 +193,23 @@ def _linear(input: _Tensor, weight: _Tensor, bias: _Tensor | None = None) -> _Te
     else:
         result = torch.matmul(input, weight.t()).add_(bias)
     return result
+
+
+def _pad_packed_sequence(
+    data: _Tensor, batch_sizes: _Tensor, batch_first: bool, padding_value: float, total_length: int = -1
+) -> tuple[_Tensor, _Tensor]:
+    """As torch does it, but for the lengths: it writes them where there is no memory."""
+    sizes: list[int] = batch_sizes.tolist()
+    output = torch.full((max(len(sizes), total_length), sizes[0], *data.shape[1:]), padding_value, dtype=data.dtype,
+                        device=data.device)  # fmt: skip
+    begin, offset = 0, 0
+    for end, (size, next_size) in enumerate(zip(sizes, [*sizes[1:], 0], strict=True), start=1):
+        if size != next_size:
+            part = data[offset : offset + (end - begin) * size].view(end - begin, size, *data.shape[1:])
+            output[begin:end, :size].copy_(part)
+            begin, offset = end, offset + (end - begin) * size
+    lengths = torch.tensor([sum(size > place for size in sizes) for place in range(sizes[0])])
+    return (output.transpose(0, 1) if batch_first else output), lengths
 
 
 def _dropout(input: _Tensor, p: float, train: bool) -> _Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +15,18 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def eagerly() -> AbstractContextManager[Any]:
     """Compiled parts of a model run as they were written; only who has loaded Dynamo can have some."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+@contextmanager
+def scripts_as_written() -> Iterator[None]:
+    """Functions that `torch.jit.script` made run as they were written: torch looks at their first calls and changes
+    them then, so that the ops of a step would depend on what ran before it."""
+    optimized = torch._C._get_graph_executor_optimize()
+    torch._C._set_graph_executor_optimize(False)
+    try:
+        yield
+    finally:
+        torch._C._set_graph_executor_optimize(optimized)
 
 
 def outside_compiled_code(function: _Function) -> _Function:

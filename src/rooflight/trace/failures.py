@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -15,10 +16,14 @@ from rooflight.models.shapes import explain_shape_errors
 
 
 @contextmanager
-def failures_explained(model: nn.Module, *, on_data: bool = False) -> Iterator[None]:
-    """What a step can run into, each as one line that says where; `on_data`: it runs on real tensors."""
+def failures_explained(
+    model: nn.Module | None = None, *, on_data: bool = False, known: Sequence[str] = ()
+) -> Iterator[None]:
+    """What a step can run into, each as one line that says where; `on_data`: it runs on real tensors. Without a model
+    it is somebody's own code, and the line that failed says most. `known`: what is told of how the model was made,
+    which may be why its own code fails."""
     try:
-        with explain_shape_errors(model):
+        with nullcontext() if model is None else explain_shape_errors(model):
             yield
     except (RooflightError, KeyboardInterrupt):
         raise
@@ -26,45 +31,56 @@ def failures_explained(model: nn.Module, *, on_data: bool = False) -> Iterator[N
         text = (str(error).splitlines() or ["out of memory"])[0]
         raise OutOfMemory(f"out of memory on the device: try a smaller batch ({text})") from error
     except Exception as error:
-        raise (_plain(error) if on_data else _explained(error)) from error
+        raise (_plain(error, known) if on_data else _explained(error, known)) from error
 
 
 _DATA_DEPENDENT = (
     "item()", "Cannot copy out of meta tensor", "data-dependent", "data dependent", "nonzero", "meta tensors",
-    "to numpy", "DataDependent", "_local_scalar_dense", "truth value", "Boolean value",
+    "to numpy", ".numpy()", "DataDependent", "_local_scalar_dense", "truth value", "Boolean value",
 )  # fmt: skip
 
 
-def _plain(error: Exception) -> TraceFailed:
+_NO_SHAPES = ("no fake impl", "could not find the fake impl", "from the 'Meta' backend")
+"""What torch says of an operator that cannot tell the shapes of its results."""
+_OPERATOR = re.compile(r"\w+::\w+")
+
+
+def _plain(error: Exception, known: Sequence[str]) -> TraceFailed:
     text = (str(error).strip().splitlines() or [""])[0]
     missing = isinstance(error, TypeError) and "forward() missing" in text
     hint = "; pass what it is called with behind the model, or, of a model by name, --input" if missing else ""
-    return TraceFailed(f"{_where(error)}: {type(error).__name__}: {text}{hint}")
+    return TraceFailed(f"{_where(error)}: {type(error).__name__}: {'; '.join((text + hint, *known))}")
 
 
-def _explained(error: Exception) -> TraceFailed:
+def _explained(error: Exception, known: Sequence[str]) -> TraceFailed:
     where = _where(error)
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    if "no fake impl or Meta kernel" in text:
-        operator = text.partition(": ")[0]
+    if any(sign in text for sign in _NO_SHAPES):
+        operator = _OPERATOR.search(text)
         return TraceFailed(
-            f"{where}: {operator} cannot run on tensors without data; pass real tensors and trace on='cpu', or, if it "
-            "is your own operator, give it torch.library.register_fake"
+            f"{where}: {operator[0] if operator else 'an operator'} cannot run on tensors without data; trace it on "
+            "real data with --real-data, or, if it is your own operator, give it torch.library.register_fake"
+        )
+    if "FlexAttention" in text or "HigherOrderOperator" in text:
+        return TraceFailed(
+            f"{where}: this part runs only where it is compiled, or on real data; trace it with --real-data, or use "
+            f"plain operators ({text})"
         )
     signs = [sign for sign in _DATA_DEPENDENT if sign in str(error) or sign in type(error).__name__]
     if signs and isinstance(error, (RuntimeError, TypeError)):  # as torch raises them
         return TraceFailed(
-            f"{where}: the model looks at values of its data here, which a trace without data does not have ({text}); "
-            "pass real tensors and trace on='cpu', or take this branch out of the model"
+            f"{where}: the model looks at values of its data here, which a trace without data does not have "
+            f"({text.partition('. ')[0]}); "
+            "trace it on real data with --real-data, or take this branch out of the model"
         )
-    return _plain(error)
+    return _plain(error, known)
 
 
 def _where(error: Exception) -> str:
     """The innermost line outside torch and rooflight: the user's own, if there is one."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not _foreign(f.filename)]
     if not frames:
-        return "the model's forward"
+        return "the step"
     frame = frames[-1]
     return f"{frame.filename}:{frame.lineno} ({(frame.line or '').strip()})"
 

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import functools
 import sys
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rooflight.trace import plain_attention
-from rooflight.trace.interception import below_autograd
+from rooflight.trace.interception import as_a_mode, below_autograd, nothing_handed_over
 from rooflight.trace.storages import storage_address
 
 aten = torch.ops.aten
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 _ADD, _ADD_IN_PLACE = aten.add.Tensor, aten.add_.Tensor
-_PARAMETER = "torch::autograd::AccumulateGrad"
+PARAMETER_NODE = "torch::autograd::AccumulateGrad"
 _IN_A_NODE = {
     aten.scatter_add.default: aten.scatter_add_.default,
     aten.scatter.src: aten.scatter_.src,
@@ -49,8 +51,10 @@ _is_dense = aten.is_non_overlapping_and_dense.default
 class InPlaceCalls:
     """Follows which node of autograd made which tensor, to tell the engine's sums from those in a node's formula."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fake: bool = False) -> None:
         self._makers: dict[int, int] = {}
+        self._fake = fake
+        self._nobody_else = _nobody_else(fake)
 
     def made(self, result: Any, node: Any) -> None:
         """Backward has made something while `node` was running."""
@@ -65,7 +69,7 @@ class InPlaceCalls:
             scores, mask = args[:2]
             fits = torch.broadcast_shapes(scores.shape, mask.shape) == scores.shape
             return (_ADD_IN_PLACE, args, kwargs) if fits else call
-        if node is None or torch.is_grad_enabled() or function not in _MAY_BE_IN_PLACE or not _from_the_engine():
+        if node is None or torch.is_grad_enabled() or function not in _MAY_BE_IN_PLACE or not called_by_engine():
             return call  # backward that is to be differentiated itself writes nothing in place, nor do users' own sums
         if function is _ADD and not kwargs and self._engine_adds_in_place(args[0], node):
             return _ADD_IN_PLACE, args, kwargs
@@ -78,20 +82,23 @@ class InPlaceCalls:
         return (other, args, kwargs) if other is not None and self._is_nodes_own(args[0], node) else call
 
     def _engine_adds_in_place(self, first: torch.Tensor, node: Any) -> bool:
-        if node.name() == _PARAMETER:
+        if node.name() == PARAMETER_NODE:
             return True
         edges = [edge for edge in node.next_functions if edge[0] is not None]
         in_the_formula = self._made_by(first, node) and len(set(edges)) == len(edges)
-        return not in_the_formula and _holders(first) == _nobody_else() and bool(_is_dense(first))
+        return not in_the_formula and self._is_alone(first) and bool(_is_dense(first))
 
     def _is_nodes_own(self, tensor: torch.Tensor, node: Any) -> bool:
-        return self._made_by(tensor, node) and _holders(tensor) == _nobody_else()
+        return self._made_by(tensor, node) and self._is_alone(tensor)
+
+    def _is_alone(self, tensor: torch.Tensor) -> bool:
+        return _holders(tensor, self._fake) == self._nobody_else
 
     def _made_by(self, tensor: torch.Tensor, node: Any) -> bool:
         return bool(self._makers.get(tensor._cdata) == node._sequence_nr())
 
 
-def _from_the_engine() -> bool:
+def called_by_engine() -> bool:
     """Does C++ make this call: the engine, or the formula of one of torch's own nodes? Not a hook, not a user's
     backward: then there is a Python frame between the engine and here.
     """
@@ -101,27 +108,34 @@ def _from_the_engine() -> bool:
     return frame is not None and frame.f_code.co_name == "_engine_run_backward"
 
 
-def _holders(tensor: torch.Tensor) -> tuple[int, int]:
+def _holders(tensor: torch.Tensor, fake: bool) -> tuple[int, int]:
     """How many references there are to a tensor and to its storage, from within a handler."""
+    if fake:
+        tensor.untyped_storage()  # Python has looked at some and not at others, which counts: now it has at all
     count: int = tensor._use_count()  # type: ignore[attr-defined]
     address = storage_address(tensor)
     return count, torch._C._storage_Use_Count(address) if address else 0
 
 
 @functools.cache
-def _nobody_else() -> tuple[int, int]:
+def _nobody_else(fake: bool) -> tuple[int, int]:
     """The references to a tensor that only C++ holds, once; found out by running such a case."""
     counts: list[tuple[int, int]] = []
 
     def handler(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function is _ADD:
-            counts.append(_holders(args[0]))
+            counts.append(_holders(args[0], fake))
         return function(*args, **kwargs)
 
-    with torch.inference_mode(False), torch.enable_grad():
-        leaf = torch.ones(2, requires_grad=True, device="meta")
+    with ExitStack() as stack:
+        for context in (nothing_handed_over(), torch.inference_mode(False), torch.enable_grad()):
+            stack.enter_context(context)
+        if fake:
+            stack.enter_context(FakeTensorMode())
+        leaf = torch.ones(2, requires_grad=True, device="meta" if not fake else "cpu")
         used_twice = leaf.exp()
         total = used_twice.sin() * used_twice.cos()
-        with below_autograd(handler):
-            torch.autograd.backward(total, torch.ones(2, device="meta"), inputs=[leaf])
+        gradient = torch.ones_like(total)
+        stack.enter_context(as_a_mode(handler) if fake else below_autograd(handler))
+        torch.autograd.backward(total, gradient, inputs=[leaf])
     return counts[0] if counts else (0, 0)

@@ -17,8 +17,8 @@ from rooflight.trace.borrowing import swap_state, to_meta
 from rooflight.trace.options import TensorKind
 
 
-def prepare(stage: ExitStack, workload: Workload, on: TensorKind) -> tuple[Any, Any]:
-    """The step's inputs as the asked kind of tensors; for fake tensors the model's parameters too."""
+def prepare(stage: ExitStack, workload: Workload, on: TensorKind, roots: nn.Module) -> tuple[tuple[Any, Any], Any]:
+    """The step's inputs and its labels as the asked kind of tensors; for fake tensors the parameters of `roots` too."""
     model = workload.model
     arguments: tuple[Any, Any] = (workload.args, workload.kwargs)
     if on in ("meta", "fake"):
@@ -26,18 +26,25 @@ def prepare(stage: ExitStack, workload: Workload, on: TensorKind) -> tuple[Any, 
     if on == "meta":
         # Lengths of packed sequences stay on the host, whatever the device of the data.
         packs = any(isinstance(module, nn.RNNBase) for module in model.modules())
+        # Sizes of images that are given on the host beside tensors without data are there to be read.
+        without_data = any(tensor.is_meta for tensor in tensor_leaves(workload.kwargs))
         _convert_caches(to_meta, arguments)
-        return _each_once(lambda tensor: tensor if packs and _is_lengths(tensor) else to_meta(tensor), arguments)
+
+        def convert(tensor: torch.Tensor) -> torch.Tensor:
+            stays = (without_data and _is_sizes(tensor)) or (packs and _is_lengths(tensor))
+            return tensor if stays else to_meta(tensor)
+
+        return _each_once(convert, (arguments, workload.labels))
     if on == "fake":
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         mode = stage.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         with mode:
-            swap_state(list(model.modules()), _fake)
-            _convert_caches(_fake, arguments)
-            return _each_once(_fake, arguments)
+            swap_state(list(roots.modules()), fake)
+            _convert_caches(fake, arguments)
+            return _each_once(fake, (arguments, workload.labels))
     # The caller's own: a copy would count in the memory that is measured. What the step does to them is undone.
-    return _each_once(_own, arguments)
+    return _each_once(_own, (arguments, workload.labels))
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
@@ -45,10 +52,10 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone() if tensor.requires_grad or tensor.is_inference() else tensor
 
 
-def _each_once(convert: Callable[[torch.Tensor], torch.Tensor], arguments: tuple[Any, Any]) -> tuple[Any, Any]:
+def _each_once(convert: Callable[[torch.Tensor], torch.Tensor], given: tuple[Any, Any]) -> tuple[Any, Any]:
     """Every tensor converted; one that is passed twice stays one tensor, and one that wants a gradient still does."""
     results: dict[int, Any] = {}
-    """By the id of the value, which `arguments` holds."""
+    """By the id of the value, which `given` holds."""
 
     def converted(value: Any) -> Any:
         if id(value) not in results:
@@ -59,12 +66,16 @@ def _each_once(convert: Callable[[torch.Tensor], torch.Tensor], arguments: tuple
         return results[id(value)]
 
     kinds = (torch.Tensor, PackedSequence)
-    args, kwargs = tree_map_only(kinds, converted, arguments, is_leaf=lambda value: isinstance(value, PackedSequence))
-    return args, kwargs
+    arguments, labels = tree_map_only(kinds, converted, given, is_leaf=lambda value: isinstance(value, PackedSequence))
+    return arguments, labels
 
 
 def _is_lengths(tensor: torch.Tensor) -> bool:
     return tensor.dim() == 1 and tensor.dtype is torch.int64 and tensor.device.type == "cpu"
+
+
+def _is_sizes(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 2 and tensor.shape[1] <= 3 and tensor.dtype is torch.int64 and tensor.device.type == "cpu"
 
 
 def fresh_caches(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -88,7 +99,7 @@ def is_cache(value: Any) -> bool:
     return "cache" in type(value).__name__.lower()
 
 
-def _fake(tensor: torch.Tensor) -> torch.Tensor:
+def fake(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of the same shape, made under fake mode: on the CPU, without memory."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
 

@@ -54,6 +54,32 @@ def below_autograd(handler: Handler) -> Iterator[None]:
         _handler = before
 
 
+@contextmanager
+def below_autograd_for_now(handler: Handler) -> Iterator[None]:
+    """The same for code that opens and closes contexts of its own across the beginning or the end of this one: only the
+    one key is switched, and all that others have set stays."""
+    global _handler
+    if not _available() or (_ABOVE_MODES and _len_torch_dispatch_stack()):
+        with as_a_mode(handler):
+            yield
+        return
+    before, _handler = _handler, handler
+    include, exclude = (
+        torch._C._dispatch_tls_set_dispatch_key_included,
+        torch._C._dispatch_tls_set_dispatch_key_excluded,
+    )
+    was_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
+    try:
+        with _subclasses_are_made_unseen(), _fake_tensors_are_left_alone():
+            exclude(_KEY, False)
+            include(_KEY, True)
+            yield
+    finally:
+        include(_KEY, False)
+        exclude(_KEY, was_excluded)
+        _handler = before
+
+
 def interception_for(tensors: Iterable[torch.Tensor]) -> Interception:
     """The way that sees the calls on such tensors."""
     python = torch._C.DispatchKey.Python

@@ -81,7 +81,22 @@ def _encoder_layer(src, *rest, **options):  # type: ignore[no-untyped-def]
     return torch.empty_like(src)
 
 
+def _grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):  # type: ignore[no-untyped-def]
+    """torch's own takes bf16 alone; the kernels take fp32 and fp16 as well. Rows begin at multiples of 16 bytes."""
+    if self.dim() == mat2.dim():
+        shape = [self.shape[0] if self.dim() == 3 else offs.shape[0], self.shape[-2], mat2.shape[-1]]
+    else:
+        shape = [self.shape[-2], mat2.shape[-1]]
+    dtype = out_dtype or self.dtype
+    row = shape[-1] + -shape[-1] % (16 // dtype.itemsize)
+    strides = [shape[-2] * row, row, 1][-len(shape) :]
+    return torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
+
+
+CPU_META_KERNELS: Mapping[Any, Callable[..., Any]] = {aten._grouped_mm.default: _grouped_mm}
+"""Of these the CPU's are alike."""
 META_KERNELS: Mapping[Any, Callable[..., Any]] = {
+    **CPU_META_KERNELS,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten._scaled_dot_product_cudnn_attention.default: _cudnn_attention,

@@ -32,26 +32,39 @@ class ModuleTracker:
     enough to find, later, in which module a node was made: no hooks on the model, nothing per op.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        # As they are before the step: a forward may add some and drop others. What is known by its id is held here, so
-        # that the id stays its own.
-        self._modules = list(model.modules())
-        self._parameters = list(model.parameters())
-        # A compiled module wraps the original under this name; users know the original's paths.
-        self._paths = {
-            id(module): original_name(path).removesuffix("_orig_mod").rstrip(".")
-            for path, module in model.named_modules()
-        }
+    def __init__(self, model: nn.Module | None = None) -> None:
+        self._modules: list[nn.Module] = []
+        self._parameters: list[nn.Parameter] = []
+        self._paths: dict[int, str] = {}
         self._calls: Counter[str] = Counter()
         self._forward_calls: Counter[str] = Counter()
         self._stack: list[Place] = [("", 0)]
         self._thread = threading.get_ident()
-        self._known = set(self._paths.values())
+        self._known: set[str] = set()
         self._marks: list[tuple[int, Place]] = []
         self._shapes: dict[str, _Shapes] = {}
         self._owners: dict[int, str] = {}
-        for path, parameter in model.named_parameters():
-            self._owners[id(parameter)] = original_name(path).rpartition(".")[0]
+        if model is not None:
+            self._know(model)
+
+    def _know(self, model: nn.Module, prefix: str = "") -> None:
+        """Its modules as they are before the step: a forward may add some and drop others. What is known by its id is
+        held here, so that the id stays its own."""
+        self._modules += model.modules()
+        self._parameters += model.parameters()
+        for path, module in model.named_modules(prefix=prefix):
+            self._paths.setdefault(id(module), _path(path))
+        self._known = set(self._paths.values())
+        for path, parameter in model.named_parameters(prefix=prefix):
+            self._owners.setdefault(id(parameter), original_name(path).rpartition(".")[0])
+
+    def found(self, module: nn.Module) -> str | None:
+        """The path of a module that is called and was not known; `None`: what it does belongs to where it is called."""
+        return None
+
+    def _is_forward(self) -> bool:
+        """In backward the loss is still open: a call is made again there."""
+        return len(self._stack) == 1 or self._stack[1][0] != LOSS
 
     @property
     def place(self) -> Place:
@@ -106,11 +119,11 @@ class ModuleTracker:
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             path = paths.get(id(module))
-            if path is None:
+            if path is None and (path := tracker.found(module)) is None:
                 return original(module, *args, **kwargs)
             number = calls[path]
             calls[path] = number + 1
-            if len(stack) == 1 or stack[1][0] != LOSS:  # in backward the loss is still open: a call is made again there
+            if tracker._is_forward():
                 tracker._forward_calls[path] += 1
             stack.append((path, number))
             tracker._mark()
@@ -182,6 +195,11 @@ class ModuleTracker:
 def original_name(name: str) -> str:
     """The name without the wrappers that `torch.compile` puts around modules."""
     return name.replace("_orig_mod.", "")
+
+
+def _path(name: str) -> str:
+    """A compiled module wraps the original; users know the original's paths."""
+    return original_name(name).removesuffix("_orig_mod").rstrip(".")
 
 
 def _plain(value: Any) -> Any:

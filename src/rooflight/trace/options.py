@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from rooflight.errors import BadInput
 from rooflight.spec import FIELDS, StepSpec
@@ -19,8 +20,9 @@ class TraceOptions:
     autocast: str | None = None
     tf32: bool | None = None
     """For fp32 convolutions and matmuls alike; `None`: as torch's switches say."""
-    loss: str | None = None
-    optimizer: str | None = None
+    loss: str | Callable[..., Any] | None = None
+    optimizer: Any = None
+    """A name; or, as for the loss, the caller's own."""
     foreach: bool | None = None
     """`None`: as torch chooses on the target (on for CUDA, off for the CPU)."""
     fused: bool = False

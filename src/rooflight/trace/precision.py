@@ -25,8 +25,11 @@ _ATTENTION = (
     "aten::_cudnn_attention_",
 )
 _MATMULS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::linear",
-            "aten::_addmm_activation", "aten::_native_multi_head_attention",
+            "aten::_addmm_activation", "aten::_grouped_mm", "aten::_native_multi_head_attention",
             "aten::_transformer_encoder_layer_fwd"}  # fmt: skip
+
+_OF_COMPLEX = {"complex64": "fp32", "complex128": "fp64"}
+"""The units that compute with them."""
 
 
 def math_modes(target: Target) -> MathModes:
@@ -71,4 +74,5 @@ def effective_precision(packet: str, tensors: Sequence[Tensor], modes: MathModes
         (modes.tf32_conv and packet in _CONVOLUTIONS) or (modes.tf32_matmul and packet in _MATMULS)
     ):
         return "tf32"
-    return precision or (tensors[0].dtype if tensors else "")
+    first = tensors[0].dtype if tensors else ""
+    return precision or _OF_COMPLEX.get(first, first)

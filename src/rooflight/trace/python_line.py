@@ -37,6 +37,11 @@ def python_line() -> str:
     return of_torch
 
 
+def is_foreign(filename: str) -> bool:
+    """Is it torch's or rooflight's, or of no file?"""
+    return filename.startswith("<") or _owner(filename) != ""
+
+
 @lru_cache(maxsize=1024)
 def _owner(name: str) -> str:
     if name.startswith(_OURS):

@@ -16,8 +16,9 @@ import torch
 from torch._C import _current_autograd_node
 from torch.utils._pytree import tree_map_only
 
-from rooflight.ledger import OPTIMIZER, Arg, MathModes, Op, Phase, Scalar, Tensor, tensors_in
+from rooflight.ledger import OPTIMIZER, OTHER, Arg, MathModes, Op, Phase, Scalar, Tensor, tensors_in
 from rooflight.models.dtypes import DTYPE_NAMES
+from rooflight.trace.assumed_values import UNKNOWN, AssumedValues
 from rooflight.trace.checkpointing import checkpoints_of_the_model_followed
 from rooflight.trace.in_place import InPlaceCalls
 from rooflight.trace.interception import Interception, below_autograd
@@ -26,11 +27,13 @@ from rooflight.trace.plain_attention import call_of
 from rooflight.trace.precision import effective_precision
 from rooflight.trace.python_line import COPYING, WAITING, python_line
 from rooflight.trace.shape_cache import ShapeCache
-from rooflight.trace.step import StepFollower
+from rooflight.trace.step import StepFollower, value_or_one
 from rooflight.trace.storages import Storages
 
+_VALUE = torch.ops.aten._local_scalar_dense.default
 _RESHAPED = "aten::_reshape_alias"
 _OUR_NAMESPACES_TO_DROP = ("profiler", "prim")
+_NO_MODULE: dict[Phase, str] = {"optimizer": OPTIMIZER, "other": OTHER}
 
 
 class _OpSignature:
@@ -87,6 +90,7 @@ class Recorder(StepFollower):
         self._ordinals: Counter[tuple[str, str, int, str]] = Counter()
         self._signatures: dict[Any, _OpSignature] = {}
         self._meta_kernels = meta_kernels or {}
+        self._values = AssumedValues(self.ops, self.storages) if meta_kernels is not None else None
         self._shapes = ShapeCache()
         self._in_place = InPlaceCalls() if device == "meta" else None
         self._observer = observer
@@ -100,6 +104,11 @@ class Recorder(StepFollower):
 
     def __exit__(self, *failure: Any) -> None:
         self._entered.close()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was taken to be so, for want of data."""
+        return () if self._values is None else self._values.notes
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         node = _current_autograd_node() if self.phase == "backward" else None
@@ -117,7 +126,9 @@ class Recorder(StepFollower):
         if func is not asked and signature.mutated:
             result = args[0]  # there is no data to write, and the shape is not in question
         elif observer is None:
-            result = self._run(func, args, kwargs, pure=signature.pure)
+            result = UNKNOWN if self._values is None else self._values.answer(func, args, kwargs, node)
+            if result is UNKNOWN:
+                result = self._run(func, args, kwargs, pure=signature.pure)
         else:
             index = len(self.ops)
             observer.before(index)
@@ -131,6 +142,8 @@ class Recorder(StepFollower):
         return result
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, pure: bool) -> Any:
+        if self.phase == "optimizer" and func is _VALUE:
+            return value_or_one(func, args, kwargs)
         func = self._meta_kernels.get(func, func)
         try:
             if pure and self._device == "meta":
@@ -171,6 +184,11 @@ class Recorder(StepFollower):
             return [self.storages.describe(v) if isinstance(v, torch.Tensor) else _scalar(v) for v in value]
         return _scalar(value)
 
+    def _is_forward_again(self) -> bool:
+        """Forward work done again in backward (checkpointing) runs with grad mode on, which backward does not, or
+        inside the call of a module, which backward never makes."""
+        return torch.is_grad_enabled() or self._tracker.inside_a_module
+
     def _write(self, signature: _OpSignature, described: dict[str, Arg], result: Any, node: Any) -> None:
         phase = self.phase
         self.storages.saved_by_autograd = phase != "backward" or torch.is_grad_enabled()
@@ -181,13 +199,11 @@ class Recorder(StepFollower):
         recompute = False
         place = self._tracker.place
         if phase == "backward":
-            # Forward work done again (checkpointing) runs with grad mode on, which backward does not, or inside the
-            # call of a module, which backward never makes.
-            recompute = node is not None and (torch.is_grad_enabled() or self._tracker.inside_a_module)
+            recompute = node is not None and self._is_forward_again()
             if not recompute:
                 place = self._tracker.place_of_node(node) or place
-        elif phase == "optimizer":
-            place = (OPTIMIZER, 0)
+        elif phase in _NO_MODULE:
+            place = (_NO_MODULE[phase], 0)
         module, call = place
         name = signature.name
         key = (phase, module, call, name)

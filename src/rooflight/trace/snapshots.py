@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import NotPutBack
 from rooflight.trace.storages import span
@@ -190,6 +191,13 @@ class KeptRandomness:
         self._numpy_module: Any = sys.modules.get("numpy")
         self._numpy = self._numpy_module.random.get_state() if self._numpy_module is not None else None
 
+    def begin_alike(self) -> None:
+        """The host's generators as every trace begins: what a model draws there may decide which ops it runs."""
+        random.seed(0)
+        torch.default_generator.manual_seed(0)
+        if self._numpy_module is not None:
+            self._numpy_module.random.seed(0)
+
     def put_back(self) -> None:
         steps: list[Restoring] = [
             ("Python's random state", lambda: random.setstate(self._python)),
@@ -218,4 +226,4 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer | None) -> list[torch.Ten
     """Every tensor of an optimizer's state."""
     if optimizer is None:
         return []
-    return [value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(list(optimizer.state.values())) if isinstance(leaf, torch.Tensor)]

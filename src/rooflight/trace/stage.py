@@ -13,24 +13,26 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from functools import partial
 from types import NoneType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from rooflight.errors import BadInput, TraceFailed
-from rooflight.ledger import MathModes, Module, Op, Storage, Tensor
+from rooflight.ledger import LOSS, Category, MathModes, Module, Op, Storage, Tensor
 from rooflight.models.workload import Workload
 from rooflight.trace.autocast import autocast_as_cuda, autocast_on_cpu
 from rooflight.trace.borrowing import KeptAttributes, borrowed
 from rooflight.trace.checkpointing import Checkpoints
+from rooflight.trace.control_flow import control_flow_followed
 from rooflight.trace.dispatch import dispatch_as
-from rooflight.trace.dynamo import eagerly
+from rooflight.trace.dynamo import eagerly, scripts_as_written
 from rooflight.trace.failures import failures_explained
 from rooflight.trace.inputs import fresh_caches, is_cache, prepare, tensor_leaves
 from rooflight.trace.interception import Interception, as_a_mode, interception_for, nothing_handed_over
-from rooflight.trace.meta_kernels import META_KERNELS
+from rooflight.trace.meta_kernels import CPU_META_KERNELS, META_KERNELS
 from rooflight.trace.modules import ModuleTracker, original_name
+from rooflight.trace.optimizers import MUON_AND_ADAMW, chosen_optimizer, is_fused, kept, make_state
 from rooflight.trace.options import TraceOptions
 from rooflight.trace.precision import math_modes, tf32_switched
 from rooflight.trace.recorder import Observer, Recorder
@@ -39,8 +41,8 @@ from rooflight.trace.step import (
     StepFollower,
     StepLabels,
     TrainingChoices,
-    make_optimizer,
-    own_loss,
+    computes_loss,
+    modules_beside,
     run_inference,
     run_training,
 )
@@ -49,6 +51,9 @@ from rooflight.trace.target import Target, parse_target
 
 class WatchedAnotherWay(TraceFailed):
     """The run must be recorded again, with a new observer: this one has seen a part of it already."""
+
+
+_State = list[tuple[Category, str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,33 @@ class Recording:
     outputs: tuple[Tensor, ...]
     own_loss: bool = False
     """The loss is the model's own, whatever was asked for."""
+    notes: tuple[str, ...] = ()
+    """What was taken to be so, for want of data."""
+
+
+class StagedStep(Protocol):
+    """A step that can be run and recorded as often as wanted, from the same state each time where that can be."""
+
+    options: TraceOptions
+    writes_unseen: bool
+    play: Callable[[Any], Any] | None
+
+    def record(self, observer: Observer | None = None, arguments: tuple[Any, Any] | None = None) -> Recording: ...
+
+    def run(self, arguments: tuple[Any, Any] | None = None) -> Any: ...
+
+    def fresh_arguments(self) -> tuple[Any, Any]: ...
+
+    def keep(self) -> None: ...
+
+    def settle(self) -> None: ...
+
+    @property
+    def kept_bytes(self) -> int: ...
+
+    def put_choices_back(self) -> None: ...
+
+    def put_back(self) -> None: ...
 
 
 @dataclass
@@ -79,6 +111,10 @@ class Stage:
     call: Callable[..., Any]
     """What is called with the inputs: the model, or what torch.compile made of it."""
     checkpoints: Checkpoints
+    roots: nn.Module
+    """The model, and what modules the loss has besides."""
+    fused: bool = False
+    """Does the optimizer do its step in one op?"""
     play: Callable[[Any], Any] | None = None
     """Replays a captured step instead of running it."""
     writes_unseen: bool = False
@@ -136,29 +172,43 @@ class Stage:
         on, model = self.options.on, self.model
         device = {"fake": "cpu"}.get(on, on)
         tracker = ModuleTracker(model)
-        meta_kernels = META_KERNELS if self.target.kind == "cuda" and on in ("meta", "fake") else None
+        meta_kernels = META_KERNELS if self.target.kind == "cuda" else CPU_META_KERNELS
         recorder = Recorder(
             tracker,
             device=device,
             modes=self.modes,
             rank=self.options.rank,
-            meta_kernels=meta_kernels,
+            meta_kernels=meta_kernels if on in ("meta", "fake") else None,
             observer=observer,
             interception=way,
         )
-        inputs = _register(recorder, model, self.optimizer, arguments)
+        inputs = _register(recorder, self._state(), self.optimizer, arguments)
         with (
             tracker.watch(),
             self.checkpoints.followed(tracker.again),
             eagerly(),
-            failures_explained(model, on_data=on in ("cpu", "cuda")),
+            scripts_as_written() if observer is None else nullcontext(),
+            control_flow_followed(),
+            failures_explained(model, on_data=on in ("cpu", "cuda"), known=self.workload.notes),
         ):
             output = self._step(model, arguments, recorder)
         _file_grown_caches(recorder, arguments)
-        outputs = _file_results(recorder, model, output, self.optimizer)
+        outputs = _file_results(recorder, self._state(), output, self.optimizer)
         # Closed while the model is still borrowed: what lives now outlives the step.
-        computed = self.training and own_loss(output) is not None
-        return Recording(tuple(recorder.ops), tracker.modules(), recorder.storages.close(), inputs, outputs, computed)
+        computed = self.training and computes_loss(output, self.choices)
+        storages = recorder.storages.close()
+        return Recording(
+            tuple(recorder.ops), tracker.modules(), storages, inputs, outputs, computed, notes=recorder.notes
+        )
+
+    def _state(self) -> _State:
+        """Parameters and buffers, by the names that users know."""
+        state: _State = []
+        for place, root in enumerate(self.roots.children()):
+            before = f"{LOSS}." if place else ""
+            state += [("parameter", before + original_name(name), tensor) for name, tensor in root.named_parameters()]
+            state += [("buffer", before + original_name(name), tensor) for name, tensor in root.named_buffers()]
+        return state
 
     def run(self, arguments: tuple[Any, Any] | None = None) -> Any:
         """The plain step, as a user would run it; gives what the model gave."""
@@ -182,8 +232,8 @@ class Stage:
 
         if not self.training:
             return run_inference(forward, follower)
-        if self.optimizer is not None:
-            self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.roots.parameters():  # also of those that the optimizer does not hold
+            parameter.grad = None
         for tensor in self.inputs_with_gradient:
             tensor.grad = None
         return run_training(
@@ -243,7 +293,8 @@ def _autocast(options: TraceOptions, target: Target) -> AbstractContextManager[A
     return autocast_as_cuda(options.autocast, on=options.on)
 
 
-_lock = threading.RLock()
+staging_lock = threading.RLock()
+"""One trace at a time in a process: it patches torch and borrows the model."""
 
 
 @contextmanager
@@ -251,14 +302,18 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
     """Set the stage for a step; model, modes and random state are as they were afterwards."""
     target = parse_target(options.target)
     choices = TrainingChoices(
-        loss=options.loss or workload.loss,
-        optimizer=options.optimizer or workload.optimizer,
-        foreach=target.kind == "cuda" if options.foreach is None else options.foreach,
-        fused=options.fused and options.runs,
+        loss=workload.loss if options.loss is None else options.loss,
+        optimizer=workload.optimizer if options.optimizer is None else options.optimizer,
+        foreach=options.foreach,
+        takes_lists=target.kind == "cuda",
+        fused=options.fused,
         accumulate=options.accumulate,
         capturable=options.capturable,
+        on=options.on,
     )
     training = workload.step == "train"
+    if workload.labels is not None and (not training or isinstance(choices.loss, str)):
+        raise BadInput("--labels are for a loss of your own: give it as --loss, with --step=train, or leave them out")
     if options.checkpoint and not training:
         raise BadInput("--checkpoint goes with --step=train")
     images = [tensor for tensor in _input_tensors((workload.args, workload.kwargs)) if tensor.dim() == 4]
@@ -268,8 +323,7 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
     keep_randomness = options.on in ("cpu", "cuda") and not options.capturable
     checkpoints = Checkpoints(workload.model, options.checkpoint, keep_randomness=keep_randomness)
     with ExitStack() as stage:
-        # A trace patches torch and borrows the model: one at a time in a process.
-        stage.enter_context(_lock)
+        stage.enter_context(staging_lock)
         # A caller's modes (another trace around this one, fake tensors) have no part in it, and an inference mode would
         # hide composite operators and forbid backward.
         stage.enter_context(nothing_handed_over())
@@ -278,12 +332,17 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         # Anomaly detection looks for NaNs in every gradient, which are no ops of the step, nor known without data.
         anomalies_looked_for = torch.is_anomaly_enabled()
         stage.enter_context(torch.autograd.set_detect_anomaly(False))
-        stage.enter_context(_room_for_deep_models())
+        stage.enter_context(room_for_deep_models())
         stage.enter_context(tf32_switched(options.tf32))
-        values = stage.enter_context(borrowed(workload.model, training=training, on=options.on))
-        arguments = prepare(stage, workload, options.on)
-        inputs = KeptValues((), _input_tensors(arguments)) if values is not None else None
-        lent = tuple(loan for loan in (values, inputs) if loan is not None)
+        beside = modules_beside(choices.loss, workload.model) if training else []
+        roots = nn.ModuleList([workload.model, *beside])
+        callers = list(roots.parameters())
+        loans = [stage.enter_context(borrowed(root, training=training, on=options.on)) for root in roots]
+        if options.runs:
+            stage.enter_context(kept(choices.optimizer))
+        arguments, labels = prepare(stage, workload, options.on, roots)
+        inputs = KeptValues((), _input_tensors(arguments)) if options.runs else None
+        lent = tuple(loan for loan in (*loans, inputs) if loan is not None)
         if inputs is not None:
             stage.callback(inputs.put_back, everything=True)
         notes: list[str] = []
@@ -291,7 +350,14 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
             notes = stage.enter_context(dispatch_as(target, device="meta" if options.on == "meta" else "cpu"))
         if anomalies_looked_for:
             notes.append("autograd's anomaly detection was off for this step: its checks are no part of it")
-        optimizer = make_optimizer(workload.model, choices) if training else None
+        twins = dict(zip(map(id, callers), roots.parameters(), strict=True))
+        with failures_explained(workload.model, on_data=options.runs):
+            optimizer = chosen_optimizer(roots, choices, twins) if training else None
+            fused = options.fused or is_fused(optimizer)
+            if optimizer is not None:
+                make_state(optimizer, roots, choices)
+        if optimizer is not None:
+            notes += [MUON_AND_ADAMW] if choices.optimizer == "muon" else []
         for loan in lent:
             loan.put_back()  # weight decay moves them when the optimizer makes its state
         stage.enter_context(checkpoints.placed())
@@ -305,6 +371,9 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
             optimizer=optimizer,
             notes=notes,
             call=workload.model,
+            roots=roots,
+            fused=fused,
+            labels=StepLabels(labels),
             lent=lent,
             checkpoints=checkpoints,
             inputs_with_gradient=tuple(tensor for tensor in _input_tensors(arguments) if tensor.requires_grad),
@@ -312,7 +381,7 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
 
 
 @contextmanager
-def _room_for_deep_models() -> Iterator[None]:
+def room_for_deep_models() -> Iterator[None]:
     """Following a call takes frames of its own; a model that runs without a trace must run with one."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(3 * limit)
@@ -322,18 +391,16 @@ def _room_for_deep_models() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-def _register(recorder: Recorder, model: nn.Module, optimizer: torch.optim.Optimizer | None, inputs: Any) -> Any:
+def _register(recorder: Recorder, state: _State, optimizer: torch.optim.Optimizer | None, inputs: Any) -> Any:
     """Name the storages that are there before the step, and describe the inputs."""
     storages = recorder.storages
-    for name, parameter in model.named_parameters():
-        storages.id_of(parameter, "parameter", original_name(name))
-    for name, buffer in model.named_buffers():
-        storages.id_of(buffer, "buffer", original_name(name))
+    for category, name, tensor in state:
+        storages.id_of(tensor, category, name)
     if optimizer is not None:
-        for state in optimizer.state.values():
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor):
-                    storages.id_of(value, "optimizer-state", name)
+        for of_parameter in optimizer.state.values():
+            for name, value in of_parameter.items():
+                for leaf in tensor_leaves(value):
+                    storages.id_of(leaf, "optimizer-state", name)
     described = []
     for name, value in _named(inputs):
         for leaf in tensor_leaves(value):
@@ -355,17 +422,18 @@ def _file_grown_caches(recorder: Recorder, arguments: tuple[Any, Any]) -> None:
                 recorder.storages.mark(leaf, "output", name)
 
 
-def _file_results(recorder: Recorder, model: nn.Module, output: Any, optimizer: torch.optim.Optimizer | None) -> Any:
+def _file_results(recorder: Recorder, state: _State, output: Any, optimizer: torch.optim.Optimizer | None) -> Any:
     """Gradients and outputs are known only when the step is over."""
     storages = recorder.storages
-    for name, parameter in model.named_parameters():
+    for category, name, parameter in state:
+        if category != "parameter":
+            continue
         if parameter.grad is not None:
-            storages.mark(parameter.grad, "gradient", original_name(name))
+            storages.mark(parameter.grad, "gradient", name)
         elif optimizer is not None:
             # Nothing in the loss depends on it, so a real optimizer never makes state for it.
-            for value in optimizer.state.get(parameter, {}).values():
-                if isinstance(value, torch.Tensor):
-                    storages.forget(value)
+            for leaf in tensor_leaves(optimizer.state.get(parameter, {})):
+                storages.forget(leaf)
     leaves = tensor_leaves(dict(output) if isinstance(output, dict) else output)
     for leaf in leaves:
         storages.mark(leaf, "output")

@@ -5,6 +5,7 @@ The reported step is the second one: optimizer state exists, gradients are fresh
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,17 +13,18 @@ from typing import Any, Self, get_args
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, is_fake
 from torch.utils._pytree import tree_leaves
 
-from rooflight.errors import BadInput
+from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import LOSS, Phase
-from rooflight.models.workload import Loss, Optimizer
+from rooflight.spec.definition import Loss, Optimizer
+from rooflight.spec.fields import own_name
 from rooflight.trace.inputs import tensor_leaves
 from rooflight.trace.interception import nothing_handed_over
+from rooflight.trace.options import TensorKind
 
-LOSSES = (*get_args(Loss), "sum")
-OWN_LOSS = "model's own"
-"""What a ledger says of the loss where the model's output is or has one."""
+LOSSES = get_args(Loss)
 OPTIMIZERS = get_args(Optimizer)
 
 
@@ -30,42 +32,31 @@ OPTIMIZERS = get_args(Optimizer)
 class TrainingChoices:
     """How a training step is done."""
 
-    loss: str = "cross-entropy"
-    optimizer: str = "momentum"
-    foreach: bool = True
+    loss: str | Callable[..., Any] = "cross-entropy"
+    optimizer: Any = "momentum"
+    """A name, a class, a function that makes one of parameters, or one that is there already."""
+    foreach: bool | None = None
+    """`None`: as torch chooses."""
+    takes_lists: bool = True
+    """Would torch choose the foreach version?"""
     fused: bool = False
     accumulate: int = 1
     """Micro-batches (forward and backward) before the optimizer steps once."""
     capturable: bool = False
+    on: TensorKind = "meta"
+
+    @property
+    def runs(self) -> bool:
+        """Does the step really run, on data?"""
+        return self.on in ("cpu", "cuda")
 
     def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
+        if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise BadInput(f"unknown loss {self.loss!r}; known: {', '.join(LOSSES)}")
-        if self.optimizer not in OPTIMIZERS:
+        if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
             raise BadInput(f"unknown optimizer {self.optimizer!r}; known: {', '.join(OPTIMIZERS)}")
         if self.accumulate < 1:
             raise BadInput(f"--accumulate must be at least 1, got {self.accumulate}")
-
-
-def make_optimizer(model: nn.Module, training: TrainingChoices) -> torch.optim.Optimizer | None:
-    """The optimizer with its state in place, as after a first step; `None` when nothing is trained."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not parameters:
-        return None
-    optimizer: torch.optim.Optimizer
-    fused = training.fused or None
-    foreach = None if fused else training.foreach  # torch takes one of them
-    if training.optimizer in ("sgd", "momentum"):
-        momentum = 0.9 if training.optimizer == "momentum" else 0.0
-        optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=momentum, foreach=foreach, fused=fused)
-    else:
-        kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
-        optimizer = kind(parameters, lr=1e-4, foreach=foreach, fused=fused, capturable=training.capturable)
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return optimizer
 
 
 class StepFollower:
@@ -98,16 +89,30 @@ class StepFollower:
 class StepLabels:
     """The labels of a step: an input of it, not an op of it, so they are made once and outside of what is recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Any = None) -> None:
+        self.given = given
+        """The caller's own."""
         self._made: dict[tuple[Any, ...], torch.Tensor] = {}
 
-    def like(self, value: torch.Tensor) -> torch.Tensor:
-        shape = (value.shape[0], *value.shape[2:])
-        key = (shape, value.device)
+    def like(self, value: torch.Tensor, *, same: bool = False) -> torch.Tensor:
+        """A class for every place of the scores; or, where a loss takes them so, of the `same` shape and type."""
+        shape = tuple(value.shape) if same else (value.shape[0], *value.shape[2:])
+        dtype = value.dtype if same else torch.long
+        key = (shape, dtype, value.device)
         if key not in self._made:
             with nothing_handed_over():
-                self._made[key] = torch.zeros(shape, dtype=torch.long, device=value.device)
+                self._made[key] = torch.zeros(shape, dtype=dtype, device=value.device)
         return self._made[key]
+
+
+def value_or_one(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs it; where an optimizer reads the value of a tensor that has none, that is 1."""
+    if function is not torch.ops.aten._local_scalar_dense.default or not (args[0].is_meta or is_fake(args[0])):
+        return function(*args, **kwargs)
+    try:
+        return function(*args, **kwargs)  # a fake tensor knows what was counted up from a constant
+    except (RuntimeError, DataDependentOutputException):
+        return 1.0 if args[0].is_floating_point() else 1
 
 
 def run_inference(forward: Callable[[], Any], follower: StepFollower) -> Any:
@@ -162,24 +167,37 @@ def main_output(output: Any) -> torch.Tensor:
     raise BadInput("the model gives no floating-point tensor to take a loss of: train it with a wrapper that does")
 
 
+def computes_loss(output: Any, training: TrainingChoices) -> bool:
+    """Is the loss the model's own? A caller's own goes before it."""
+    return isinstance(training.loss, str) and own_loss(output) is not None
+
+
 def own_loss(output: Any) -> torch.Tensor | None:
     """The loss that the model computes itself."""
     given = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if isinstance(given, torch.Tensor):
         return given
     value = main_output(output)
-    return value if value.dim() == 0 else None
+    if value.dim():
+        return None
+    # A dict of numbers is one of losses, as detectors give them.
+    terms = output.values() if isinstance(output, dict) else ()
+    summed = all(isinstance(term, torch.Tensor) and not term.dim() for term in terms)
+    return sum(list(terms)[1:], start=next(iter(terms))) if terms and summed else value
 
 
-def _loss(output: Any, name: str, follower: StepFollower, labels: StepLabels) -> torch.Tensor:
-    """Cross-entropy over the last dimension (dimension 1 of a 4-d output), or the mean square in fp32."""
+def _loss(output: Any, loss: str | Callable[..., Any], follower: StepFollower, labels: StepLabels) -> torch.Tensor:
+    """The caller's own; or cross-entropy over the last dimension (dimension 1 of a 4-d output), or the mean square in
+    fp32."""
+    if not isinstance(loss, str):
+        return _called_loss(output, loss, follower, labels)
     given = own_loss(output)
     if given is not None:
         return given
     value = main_output(output)
-    if name == "mse":
+    if loss == "mse":
         return value.float().square().mean()
-    if name == "sum":
+    if loss == "sum":
         return value.sum()
     if value.dim() < 2:
         raise BadInput(
@@ -190,3 +208,72 @@ def _loss(output: Any, name: str, follower: StepFollower, labels: StepLabels) ->
     target = labels.like(value)
     follower.labels_made(target)
     return torch.nn.functional.cross_entropy(value, target)
+
+
+def _called_loss(output: Any, loss: Callable[..., Any], follower: StepFollower, labels: StepLabels) -> torch.Tensor:
+    """What the caller's loss makes of the output and, where it takes more than that, of labels."""
+    count = _positional(loss)
+    beside: tuple[Any, ...] = ()
+    if labels.given is not None:
+        beside = labels.given if count > 2 and isinstance(labels.given, tuple) else (labels.given,)
+    elif count == 2:
+        beside = (labels.like(main_output(output), same=isinstance(loss, _ELEMENTWISE)),)
+    elif count > 2:
+        raise BadInput(
+            f"the loss {own_name(loss)} takes {count} values: give those after the output as --labels, a tuple"
+        )
+    for leaf in tensor_leaves(beside):
+        follower.labels_made(leaf)
+    try:
+        value = loss(output, *beside)
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
+        if isinstance(loss, nn.Module) and not isinstance(output, torch.Tensor):
+            raise TraceFailed(
+                f"the loss {own_name(loss)} is called with what the model gives, a {type(output).__name__}: give a "
+                "function that takes the tensor out of it, as lambda output, labels: criterion(output.logits, labels)"
+            ) from error
+        if labels.given is not None or not beside:
+            raise
+        made = f"{str(beside[0].dtype).removeprefix('torch.')} of {tuple(beside[0].shape)}"
+        raise TraceFailed(
+            f"the loss {own_name(loss)} takes no labels made for it, {made}: give yours as --labels "
+            f"({str(error).strip().splitlines()[0]})"
+        ) from error
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value
+    got = f"a tensor of {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    raise BadInput(
+        f"the loss {own_name(loss)} gives {got}, and backward needs a tensor of one number"
+        + (": give an instance of the class" if isinstance(loss, type) else "")
+    )
+
+
+_ELEMENTWISE = (
+    nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss, nn.KLDivLoss,
+    nn.PoissonNLLLoss, nn.SoftMarginLoss, nn.MultiLabelSoftMarginLoss,
+)  # fmt: skip
+"""Losses whose labels are of the output's shape."""
+
+
+def modules_beside(loss: Any, model: nn.Module) -> list[nn.Module]:
+    """What a caller's loss is, or has from around it, and is no part of the model: a criterion, a teacher."""
+    around: list[Any] = [loss, getattr(loss, "__self__", None)]
+    while hasattr(loss, "func"):  # a partial
+        around += [*loss.args, *loss.keywords.values(), loss.func]
+        loss = loss.func
+    if inspect.isfunction(loss):
+        names = inspect.getclosurevars(loss)
+        around += [*names.nonlocals.values(), *names.globals.values()]
+    own = set(map(id, model.modules()))
+    found = {id(value): value for value in around if isinstance(value, nn.Module) and id(value) not in own}
+    return list(found.values())
+
+
+def _positional(loss: Callable[..., Any]) -> int:
+    """How many values it must be called with."""
+    try:
+        parameters = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters.values()
+    except (TypeError, ValueError):  # of a function in C
+        return 1
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(parameter.kind in kinds and parameter.default is parameter.empty for parameter in parameters)

@@ -50,16 +50,20 @@ class Storages:
         self.saved_by_autograd = True
         """Can autograd keep what is made now? Not in backward, unless that is to be differentiated again."""
 
-    def id_of(self, tensor: torch.Tensor, category: Category | None = None, name: str = "") -> int:
-        """The number of the tensor's storage. A new one is born now, or was there before the step if filed."""
+    def id_of(
+        self, tensor: torch.Tensor, category: Category | None = None, name: str = "", *, host: bool = False
+    ) -> int:
+        """The number of the tensor's storage. A new one is born now, or was there before the step if filed. `host`: it
+        stands for one on the host, whatever device it says it is on."""
         if tensor.layout is not torch.strided or tensor.is_nested:
-            raise TraceFailed(f"the step makes a {_kind(tensor)} tensor, which cannot be followed: use dense ones")
+            what = f"the {category} {name} is" if category is not None else "the step makes"
+            raise TraceFailed(f"{what} a {_kind(tensor)} tensor, which cannot be followed: use dense ones")
         address = storage_address(tensor)
         number = self._ids.get(address)
         if number is None:
             number = self._ids[address] = len(self._lives)
             born = None if category is not None else self._clock()
-            host = tensor.device.type != self._device
+            host = host or tensor.device.type != self._device
             life = _StorageLife(0, category or "temporary", born, name, host)
             self._lives.append(life)
             if self.saved_by_autograd or not _can_peek():
@@ -69,6 +73,10 @@ class Storages:
         if address in self._tensors:
             self._follow(tensor, address, number)
         return number
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Has it been seen before?"""
+        return storage_address(tensor) in self._ids
 
     def _wrap(self, tensor: torch.Tensor, address: int, number: int) -> None:
         storage = tensor.untyped_storage()
@@ -104,6 +112,13 @@ class Storages:
 
     def is_host(self, number: int) -> bool:
         return self._lives[number].host
+
+    def filed_as(self, number: int) -> tuple[Category, str]:
+        life = self._lives[number]
+        return life.category, life.name
+
+    def nbytes_of(self, number: int) -> int:
+        return self._lives[number].nbytes
 
     def describe(self, tensor: torch.Tensor) -> Tensor:
         """What the ledger keeps of a tensor."""

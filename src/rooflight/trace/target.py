@@ -88,6 +88,8 @@ class AttentionCall:
     has_mask: bool
     dropout: float
     causal: bool
+    learns_mask: bool = False
+    """Does the mask want a gradient, as a learned bias does?"""
 
 
 def attention_kernel(call: AttentionCall, target: Target) -> AttentionKernel:
@@ -97,7 +99,8 @@ def attention_kernel(call: AttentionCall, target: Target) -> AttentionKernel:
     first only from 9.0).
     """
     if target.kind == "cpu":
-        return "cpu-flash" if call.dropout == 0 and call.head_dim == call.head_dim_v else "math"
+        fused = call.dropout == 0 and call.head_dim == call.head_dim_v and not call.learns_mask
+        return "cpu-flash" if fused else "math"
     half = call.dtype in _HALF
     same_dim = call.head_dim == call.head_dim_v
     if target.capability >= HOPPER and half and _cudnn_runs(call):
@@ -119,4 +122,5 @@ def _cudnn_runs(call: AttentionCall) -> bool:
         all(dim % 8 == 0 and dim <= 256 for dim in dims)
         and call.length_kv > 1
         and not (call.length_q == 1 and call.dropout > 0)
+        and not call.learns_mask
     )

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
 from rooflight._version import __version__
-from rooflight.errors import NotPutBack, RooflightError, TraceFailed
-from rooflight.ledger import FORMAT_VERSION, Header, Ledger
+from rooflight.errors import NotPutBack, TraceFailed
+from rooflight.ledger import FORMAT_VERSION, OWN_LOSS, Header, Ledger
 from rooflight.models.workload import Workload
 from rooflight.spec import execution
-from rooflight.trace.options import TraceOptions
+from rooflight.spec.fields import own_name
+from rooflight.trace.modules import original_name
+from rooflight.trace.optimizers import READS_VALUES
+from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.stage import Recording, Stage, staged
-from rooflight.trace.step import OWN_LOSS
+from rooflight.trace.unused_parameters import unused_note
 
 _DEFAULTS = TraceOptions()
 
@@ -34,7 +40,7 @@ def trace(workload: Workload, options: TraceOptions = _DEFAULTS) -> Ledger:
             return _trace(workload, replace(options, on="fake"))
         except NotPutBack:
             raise
-        except RooflightError:
+        except Exception:  # whatever becomes of the second try, the first tells more
             raise failure from None
         finally:
             log.disabled = False
@@ -44,7 +50,7 @@ _FUSED_LAYERS = {"aten::_native_multi_head_attention", "aten::_transformer_encod
 
 
 def _trace(workload: Workload, options: TraceOptions) -> Ledger:
-    with staged(workload, options) as stage:
+    with _values_unchecked(options.on), staged(workload, options) as stage:
         recording = stage.record()
         return Ledger(
             format_version=FORMAT_VERSION,
@@ -55,10 +61,29 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
         )
 
 
+_TRANSFORMERS_SWITCH = "TRANSFORMERS_DISABLE_TORCH_CHECK"
+
+
+@contextmanager
+def _values_unchecked(on: TensorKind) -> Iterator[None]:
+    """transformers counts the image tokens among token numbers, which tensors without data do not have: its own switch
+    leaves such checks out."""
+    before = os.environ.get(_TRANSFORMERS_SWITCH)
+    if on in ("meta", "fake"):
+        os.environ[_TRANSFORMERS_SWITCH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_TRANSFORMERS_SWITCH, None)
+        else:
+            os.environ[_TRANSFORMERS_SWITCH] = before
+
+
 def _notes(stage: Stage, recording: Recording) -> tuple[str, ...]:
     """What a reader of the ledger should know."""
     workload, options, ops = stage.workload, stage.options, recording.ops
-    notes = [*workload.notes, *stage.notes]
+    notes = [*workload.notes, *stage.notes, *recording.notes]
     if any(
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
         for module in workload.model.modules()
@@ -66,6 +91,13 @@ def _notes(stage: Stage, recording: Recording) -> tuple[str, ...]:
         notes.append("the model is compiled; these are the ops of its eager form, before fusion")
     if options.on in ("cpu", "cuda"):
         notes.append(f"the step was really run on {options.on}")
+        if options.on == "cpu" and stage.target.kind != "cpu":
+            notes.append(
+                "its ops are those that a CPU takes: attention, dropout, batch norms and recurrent layers are others "
+                f"on {stage.target.name}, of the same useful FLOPs"
+            )
+            if not workload.live:
+                notes.append("its inputs are random: what data decides may come out otherwise on other data")
     training, packets = workload.step == "train", {op.packet for op in ops}
     if training and ops and not any(op.phase == "backward" for op in ops):
         notes.append("nothing is trained: the loss depends on no parameter that wants a gradient; there is no backward")
@@ -81,8 +113,15 @@ def _notes(stage: Stage, recording: Recording) -> tuple[str, ...]:
         )
     if options.loss and recording.own_loss:
         notes.append(f"loss {options.loss} has no effect: the model computes its own")
+    state = {storage.id for storage in recording.storages if storage.category == "optimizer-state"}
+    reading = (op for op in ops if op.phase == "optimizer" and op.packet == "aten::_local_scalar_dense")
+    if not options.runs and not state.issuperset(tensor.storage for op in reading for tensor in op.inputs):
+        notes.append(READS_VALUES)
     # Such as a layer whose weights alone are used.
     calls = {module.path: module.calls for module in recording.modules}
+    sizes = {original_name(name): parameter.numel() for name, parameter in workload.model.named_parameters()}
+    if ops and (unused := unused_note(sizes, recording.storages, ops)):
+        notes.append(unused)
     if idle := [path for path in stage.checkpoints.paths if not calls.get(path, 1)]:
         notes.append(f"not called in this step, so not checkpointed: {', '.join(idle)}")
     return tuple(notes)
@@ -97,8 +136,9 @@ def header_of(stage: Stage, recording: Recording) -> Header:
     said |= {
         "model": workload.name,
         "target": stage.target.name,
-        "loss": (OWN_LOSS if recording.own_loss else choices.loss) if training else None,
-        "optimizer": choices.optimizer if training else None,
+        "loss": (OWN_LOSS if recording.own_loss else own_name(choices.loss)) if training else None,
+        "optimizer": _optimizer_name(stage) if training else None,
+        "fused": stage.fused,
         "accumulate": choices.accumulate if training else 1,
         "settings": dict(workload.settings),
         "notes": _notes(stage, recording),
@@ -113,6 +153,12 @@ def header_of(stage: Stage, recording: Recording) -> Header:
         outputs=recording.outputs,
         **said,
     )
+
+
+def _optimizer_name(stage: Stage) -> str:
+    """By its name, or the class of what the caller's own is or makes."""
+    choice = stage.choices.optimizer
+    return own_name(choice) if isinstance(choice, str) or stage.optimizer is None else type(stage.optimizer).__name__
 
 
 def _in_header(cls: type[Workload | TraceOptions]) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ from rooflight.estimation.symbolic.fits import FitCondition, PolynomialFit, Poly
 from rooflight.estimation.symbolic.growth import Growth, GrowthTerm, growth_of_bytes, growth_of_terms, width_of
 from rooflight.estimation.symbolic.op_growth import limits_of, terms_of
 from rooflight.estimation.symbolic.polynomial import ZERO, Point, Polynomial, SamplingGrid
-from rooflight.estimation.symbolic.samples import COSTS, PHASES, TOTAL, LedgerAt, Quantity, Samples, sample
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Phase, StepKind, total
+from rooflight.estimation.symbolic.samples import COSTS, TOTAL, LedgerAt, Quantity, Samples, sample
+from rooflight.ledger import LOSS, OPTIMIZER, PHASES, Ledger, Op, Phase, StepKind, total
 from rooflight.spec import StepKeywords, StepSpec
 
 _T = TypeVar("_T")

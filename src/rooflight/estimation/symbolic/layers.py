@@ -12,8 +12,8 @@ from rooflight.estimation.symbolic.fits import PolynomialFit
 from rooflight.estimation.symbolic.form import ClosedForm, ClosedFormRow, Costs
 from rooflight.estimation.symbolic.growth import Growth, growth_of_terms
 from rooflight.estimation.symbolic.polynomial import ZERO, Polynomial
-from rooflight.estimation.symbolic.samples import COSTS, PHASES
-from rooflight.ledger import LOSS, OPTIMIZER, Phase
+from rooflight.estimation.symbolic.samples import COSTS
+from rooflight.ledger import OUTSIDE, PHASES, Phase
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def at_depth(form: ClosedForm, depth: int) -> tuple[ClosedFormRow, ...]:
     """The rows with everything deeper than `depth` added to the module it belongs to; 0 is the model itself."""
     groups: dict[str, list[ClosedFormRow]] = {}
     for row in form.rows:
-        parent = row.path if row.path in (LOSS, OPTIMIZER) else ".".join(row.path.split(".")[:depth])
+        parent = row.path if row.path in OUTSIDE else ".".join(row.path.split(".")[:depth])
         groups.setdefault(parent, []).append(row)
     return tuple(_rolled(path, rows) for path, rows in groups.items())
 

@@ -19,7 +19,6 @@ Quantity = Literal[
 ]
 COSTS: tuple[Quantity, ...] = get_args(Quantity)
 _SUMMED = COSTS[:-1]
-PHASES: tuple[Phase, ...] = get_args(Phase)
 
 TOTAL = "<total>"
 Key = tuple[str, Phase | Literal["model"], Quantity | Literal["params", "activations"]]

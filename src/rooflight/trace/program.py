@@ -1,0 +1,445 @@
+"""Follows anybody's code while it runs: which module is at work, and in which part of the step.
+
+Nothing of it is rooflight's to arrange, so everything is seen from outside: calls of modules, autograd's engine, and
+the hooks that every optimizer of torch calls. Between those, what follows the call of a model and can be
+differentiated is the loss; what cannot (preparing data, clipping gradients, averaging weights) is `other`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from torch import nn
+from torch._C import _current_autograd_node
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
+
+from rooflight.errors import TraceFailed
+from rooflight.ledger import LOSS, Arg, Module, Op, Phase, Storage
+from rooflight.models.dtypes import DTYPE_NAMES
+from rooflight.trace.assumed_values import ONE, UNKNOWN, AssumedValues
+from rooflight.trace.in_place import PARAMETER_NODE, InPlaceCalls, called_by_engine
+from rooflight.trace.modules import ModuleTracker, original_name
+from rooflight.trace.python_line import python_line
+from rooflight.trace.reach import snake_case
+from rooflight.trace.recorder import Recorder
+from rooflight.trace.stand_ins import StandIns
+
+WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+_DETACH = torch.ops.aten.detach.default
+_DEVICE = torch.ops.prim.device.default
+_READ = torch.ops.aten._local_scalar_dense.default
+_CONSTANT = torch.ops.aten.lift_fresh.default
+_THREADS = "a module was called in another thread: what other threads do is no part of this"
+_WRAPPED = ("module.", "_fsdp_wrapped_module.")
+
+
+class ProgramTracker(ModuleTracker):
+    """Several models that nobody declared: by the names the program has for them, or found when they are called."""
+
+    def __init__(
+        self, models: Mapping[str, nn.Module], met: Callable[[str, nn.Module], None] = lambda name, model: None
+    ) -> None:
+        """`met` is told of models that were not known before, when they are called."""
+        super().__init__()
+        self._met = met
+        self.models: dict[str, nn.Module] = {}
+        self.first_call: tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None = None
+        self.autocast: str | None = None
+        """Type of autocast in that call."""
+        self.batches = 0
+        """How often the model of that call was given something new with gradients wanted."""
+        self._last_input: weakref.ref[torch.Tensor] | None = None
+        for name, model in models.items():
+            self._meet(name, model)
+
+    def _meet(self, name: str, model: nn.Module) -> None:
+        self.models[name] = model
+        self._know(model, prefix=name)
+
+    def found(self, module: nn.Module) -> str | None:
+        name, number = snake_case(type(module).__name__), 1
+        while name in self._known:
+            number += 1
+            name = f"{name.rstrip('0123456789')}{number}"
+        self._meet(name, module)
+        self._met(name, module)
+        return name
+
+    def given(self, module: nn.Module, arguments: Any) -> None:
+        """A model is called from outside of any."""
+        if self.first_call is None or module is not self.first_call[0] or not torch.is_grad_enabled():
+            return
+        tensor = next((leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)), None)
+        if tensor is None or self._last_input is None or self._last_input() is not tensor:
+            self.batches += 1
+        self._last_input = None if tensor is None else weakref.ref(tensor)
+
+    @property
+    def depth(self) -> int:
+        """How many calls of modules are open."""
+        return len(self._stack) - 1
+
+    def _is_forward(self) -> bool:
+        return _current_autograd_node() is None
+
+    def rest_is_loss(self) -> None:
+        """A model was called: what comes before backward makes a loss of what it gave."""
+        if self._stack[0][0] != LOSS:
+            self._stack[0] = (LOSS, self._calls[LOSS])
+            self._calls[LOSS] += 1
+            self._mark()
+
+    def rest_is_nothing(self) -> None:
+        if self._stack[0][0] == LOSS:
+            self._stack[0] = ("", 0)
+            self._mark()
+
+    def called(self) -> list[str]:
+        """Names of the models that ran."""
+        ran = {root_of(path, self.models) for path, count in self._calls.items() if count}
+        return [name for name in self.models if name in ran]
+
+    def modules(self) -> tuple[Module, ...]:
+        ran = self.called()
+        return tuple(row for row in super().modules() if root_of(row.path, ran) is not None)
+
+
+def learns(module: nn.Module) -> bool:
+    """Has it parameters? What prepares data and what makes a loss are modules too."""
+    return next(module.parameters(), None) is not None
+
+
+def root_of(path: str, names: Iterable[str]) -> str | None:
+    """Which of the models a path begins with."""
+    return next((name for name in names if path == name or path.startswith(f"{name}.")), None)
+
+
+class ProgramRecorder(Recorder):
+    """Records the ops of any code. With `stand_ins` it runs on tensors without data."""
+
+    _tracker: ProgramTracker
+
+    def __init__(
+        self,
+        tracker: ProgramTracker,
+        *,
+        stand_ins: StandIns | None = None,
+        optimizer_met: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None,
+        **options: Any,
+    ) -> None:
+        super().__init__(tracker, **options)
+        self.optimizer_steps = 0
+        self.optimizers: dict[int, torch.optim.Optimizer] = {}
+        """Those that stepped, by their ids."""
+        self.passes_back = 0
+        self._stand_ins = stand_ins
+        self._assumed = AssumedValues(self.ops, self.storages)
+        self._in_place = None if stand_ins is None else InPlaceCalls(fake=True)
+        self._optimizer_met = optimizer_met
+        self._stepping: list[int] = []
+        self._last: tuple[tuple[int, ...], tuple[int, int]] = (), (0, 0)
+        """The last results, and who asked for them."""
+        self._going_back = 0
+        self._thread = threading.get_ident()
+        self._said: dict[str, None] = {}
+        """Notes on what was seen."""
+        self._registered: set[int] = set()
+        """Parameters that models had before the step."""
+        self._makes_graph = False
+        """Is backward itself to be differentiated, as for a penalty on gradients?"""
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """From here on every op is written down."""
+        with ExitStack() as stack:
+            for hook in (
+                register_optimizer_step_pre_hook(self._before_optimizer),
+                register_optimizer_step_post_hook(self._after_optimizer),
+            ):
+                stack.callback(hook.remove)
+            for name in ("backward", "grad"):
+                stack.enter_context(self._followed_back(name))
+            stack.enter_context(self._tracker.watch())
+            stack.enter_context(self._calls_of_models())
+            if self._stand_ins is not None:
+                stack.enter_context(self._stand_ins.data_followed())
+            stack.enter_context(self)
+            yield
+
+    # Parts of the step.
+
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if id(optimizer) not in self.optimizers:
+            self.optimizers[id(optimizer)] = optimizer
+            self._optimizer_met(optimizer)
+        self._refuse_what_was_moved(optimizer)
+        self._stepping.append(id(optimizer))
+        self.optimizer_steps += 1
+        self._tracker.rest_is_nothing()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.storages.mark(self.shown(parameter.grad), "gradient")
+
+    def _refuse_what_was_moved(self, optimizer: torch.optim.Optimizer) -> None:
+        """Without data a module that is moved gets other parameters, of which its optimizer knows nothing."""
+        if self._stand_ins is None:
+            return
+        held = {id(one) for model in self._tracker.models.values() for one in model.parameters()}
+        gone = self._registered - held
+        if any(id(one) in gone for group in optimizer.param_groups for one in group["params"]):
+            raise TraceFailed(
+                "the step moves a module to another device or type, and its optimizer cannot be followed there without "
+                "data: move it before the step, or measure the step"
+            )
+
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._stepping:
+            self._stepping.pop()
+
+    @contextmanager
+    def _followed_back(self, name: str) -> Iterator[None]:
+        original = getattr(torch.autograd, name)
+
+        @functools.wraps(original)
+        def run(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._going_back:
+                self._before_backward(tensors)
+            self._going_back += 1
+            outer, self._makes_graph = self._makes_graph, kwargs.get("create_graph", False)
+            try:
+                return original(tensors, *args, **kwargs)
+            finally:
+                self._going_back -= 1
+                self._makes_graph = outer
+                if not self._going_back:
+                    self._tracker.rest_is_nothing()
+
+        setattr(torch.autograd, name, run)
+        try:
+            yield
+        finally:
+            setattr(torch.autograd, name, original)
+
+    def _before_backward(self, tensors: Any) -> None:
+        self.passes_back += 1
+        for tensor in tree_leaves(tensors):
+            if isinstance(tensor, torch.Tensor):
+                self.storages.mark(self.shown(tensor), "output", "loss")
+        self.storages.mark_alive("activation")
+
+    @contextmanager
+    def _calls_of_models(self) -> Iterator[None]:
+        """Around the tracker's own: when a call from outside of any module is over, the loss begins."""
+        original, tracker = nn.Module.__call__, self._tracker
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread and _current_autograd_node() is None:
+                self._said.setdefault(_THREADS)
+                return module._wrapped_call_impl(*args, **kwargs)
+            outside = not tracker.depth and not self._going_back
+            if outside and (tracker.first_call is None or (learns(module) and not learns(tracker.first_call[0]))):
+                tracker.first_call = module, args, kwargs
+                tracker.autocast = _autocast()
+            if outside:
+                tracker.given(module, (args, kwargs))
+            result = original(module, *args, **kwargs)
+            if outside and torch.is_grad_enabled():
+                tracker.rest_is_loss()
+            return result
+
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            nn.Module.__call__ = original  # type: ignore[method-assign]
+
+    def _phase(self, func: Any, args: tuple[Any, ...]) -> Phase:
+        if self._going_back or _current_autograd_node() is not None:
+            return "backward"
+        if self._tracker.depth:
+            return "forward"
+        grad = torch.is_grad_enabled()
+        if self._stepping and not grad:
+            return "optimizer"
+        if grad and (self._tracker.place[0] == LOSS or (func is not _READ and _differentiable(args))):
+            return "forward"
+        return "other"
+
+    def _is_forward_again(self) -> bool:
+        return self._tracker.inside_a_module if self._makes_graph else super()._is_forward_again()
+
+    # Ops.
+
+    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is _DEVICE:
+            return func(*args, **kwargs)  # what a fake tensor is asked most often
+        self.phase = self._phase(func, args)
+        if self._stand_ins is None:
+            return super().record(func, args, kwargs)
+        args, kwargs = self._stand_ins.exchanged((args, kwargs))
+        if func is _DETACH and self._is_autograds(args[0]):
+            return func(*args, **kwargs)
+        if func is _CONSTANT and not args[0].dim():
+            self.storages.id_of(args[0], host=True)  # a number, wherever the tensors are
+        result = super().record(func, args, kwargs)
+        results = result if isinstance(result, (list, tuple)) else (result,)
+        self._last = tuple(map(id, results)), _asked_by()
+        return result
+
+    def _is_autograds(self, tensor: torch.Tensor) -> bool:
+        """With a mode around, autograd takes a view of a result when it keeps it and another when it needs it; without
+        one it does not."""
+        node = _current_autograd_node()
+        if node is not None and node.name() == PARAMETER_NODE:
+            return False
+        if node is not None and called_by_engine():
+            return True
+        results, asked = self._last
+        return id(tensor) in results and asked == _asked_by()
+
+    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, pure: bool) -> Any:
+        if self._stand_ins is None:
+            return super()._run(func, args, kwargs, pure=pure)
+        result = self._stand_ins.run(func, args, kwargs)
+        if result is UNKNOWN:
+            result = self._taken_as_usual(func, args, kwargs)
+        return result
+
+    def _taken_as_usual(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the program asks of values that are not there."""
+        assert self._stand_ins is not None
+        with self._stand_ins.mode:
+            answer = self._assumed.answer(func, args, kwargs, _current_autograd_node())
+        if answer is UNKNOWN and func is _READ and args[0].is_floating_point():
+            self._assumed.note(ONE)
+            return 1.0
+        if answer is UNKNOWN:
+            raise TraceFailed(
+                f"{python_line()}: the step looks at values of its data here ({func.name()}), which a trace without "
+                "data does not have; run it once on its own data with --real-data, or measure it"
+            )
+        return answer
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self._assumed.notes, *self._said)
+
+    def _argument(self, value: Any) -> Arg:
+        # What no op has made was there before, or came from outside: a batch of data.
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(tensor, torch.Tensor) and not self.storages.knows(tensor):
+                self.storages.id_of(tensor, "input")
+        return super()._argument(value)
+
+    def shown(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor as ops see it."""
+        while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # of torch.func's transforms
+            tensor = torch._C._functorch.get_unwrapped(tensor)
+        return tensor if self._stand_ins is None else self._stand_ins.twin(tensor)
+
+    def register(self, models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Name the storages that are there before the step."""
+        self._registered = {id(parameter) for model in models.values() for parameter in model.parameters()}
+        for root, model in models.items():
+            for name, parameter in model.named_parameters(prefix=root):
+                self.storages.id_of(self.shown(parameter), "parameter", original_name(name))
+            for name, buffer in model.named_buffers(prefix=root):
+                self.storages.id_of(self.shown(buffer), "buffer", original_name(name))
+        for optimizer in optimizers:
+            for state in optimizer.state.values():
+                for name, value in state.items() if isinstance(state, dict) else ():
+                    if isinstance(value, torch.Tensor):
+                        # Counts of steps lie on the host, beside parameters on a GPU.
+                        host = not value.dim() and value.device.type == "cpu" and self._stand_ins is not None
+                        self.storages.id_of(self.shown(value), "optimizer-state", name, host=host)
+
+    def file_results(self, output: Sequence[torch.Tensor]) -> None:
+        """Gradients and outputs are known only when the step is over."""
+        for root, model in self._tracker.models.items():
+            for name, parameter in model.named_parameters(prefix=root):
+                if parameter.grad is not None:
+                    self.storages.mark(self.shown(parameter.grad), "gradient", original_name(name))
+        for optimizer in self.optimizers.values():
+            for state in optimizer.state.values():
+                for name, value in state.items() if isinstance(state, dict) else ():
+                    if isinstance(value, torch.Tensor):
+                        self.storages.mark(self.shown(value), "optimizer-state", name)
+        for leaf in output:
+            self.storages.mark(self.shown(leaf), "output")
+
+
+def _asked_by() -> tuple[int, int]:
+    """Which frame of Python asked for the op, and where in it."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("rooflight.", "torch.utils._python")):
+        frame = frame.f_back
+    return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
+
+
+def _autocast() -> str | None:
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return DTYPE_NAMES[torch.get_autocast_dtype(device)]
+    return None
+
+
+def _differentiable(args: tuple[Any, ...]) -> bool:
+    return any(
+        isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        for value in args
+        for leaf in (value if isinstance(value, (list, tuple)) else (value,))
+    )
+
+
+Rows = tuple[tuple[Op, ...], tuple[Module, ...], tuple[Storage, ...]]
+
+
+def named_as_known(rows: Rows, tracker: ProgramTracker) -> Rows:
+    """Paths as people know them: without the name of the model where there is only one, and without wrappers."""
+    ops, modules, storages = rows
+    ran = tracker.called()
+    prefixes = {name: "" if len(ran) == 1 else name for name in ran}
+    wrapped = {name for name in ran if type(tracker.models[name]).__name__ in WRAPPERS}
+
+    @functools.cache
+    def known(path: str) -> str:
+        root = root_of(path, ran)
+        if root is None:
+            return path
+        rest = path[len(root) + 1 :]
+        if root in wrapped:
+            rest = "" if rest in ("module", "_fsdp_wrapped_module") else _unwrapped(rest)
+        return ".".join(part for part in (prefixes[root], rest) if part)
+
+    named = [replace(row, path=known(row.path)) for row in modules if not _is_wrapper(row, wrapped)]
+    if len(ran) > 1:  # what they are parts of: the step as a whole
+        types = dict.fromkeys(row.type for row in named if row.path in ran)
+        named.insert(0, Module(path="", type=" + ".join(types), calls=1))
+    if all(name == known(name) for name in ran) and not wrapped:
+        return ops, tuple(named), storages
+    return (
+        tuple(op if known(op.module) == op.module else replace(op, module=known(op.module)) for op in ops),
+        tuple(named),
+        tuple(row if known(row.name) == row.name else replace(row, name=known(row.name)) for row in storages),
+    )
+
+
+def _unwrapped(path: str) -> str:
+    for wrapper in _WRAPPED:
+        path = path.removeprefix(wrapper)
+    return path
+
+
+def _is_wrapper(row: Module, wrapped: set[str]) -> bool:
+    return row.path in wrapped

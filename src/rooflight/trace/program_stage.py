@@ -1,0 +1,438 @@
+"""Anybody's step set up to be run: a callable that works on live modules and optimizers, found rather than declared.
+
+Without data (`fake`) it runs on stand-ins and leaves everything as it was. For real it is repeated from the same state
+again and again, as a step of rooflight's own is; unless something in it cannot be taken back (it draws from an
+iterator, it talks to other processes): then every run is simply the program's next step.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from rooflight._version import __version__
+from rooflight.errors import TraceFailed
+from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
+from rooflight.models.resolve import live_workload
+from rooflight.spec import execution
+from rooflight.trace.dispatch import dispatch_as
+from rooflight.trace.dynamo import eagerly
+from rooflight.trace.failures import failures_explained
+from rooflight.trace.inputs import tensor_leaves
+from rooflight.trace.interception import as_a_mode, interception_for, nothing_handed_over
+from rooflight.trace.kept_program import KeptProgram
+from rooflight.trace.meta_kernels import CPU_META_KERNELS, META_KERNELS
+from rooflight.trace.options import TensorKind, TraceOptions
+from rooflight.trace.precision import math_modes, tf32_switched
+from rooflight.trace.program import WRAPPERS, ProgramRecorder, ProgramTracker, learns, named_as_known
+from rooflight.trace.reach import Reach
+from rooflight.trace.recorder import Observer
+from rooflight.trace.stage import Recording, room_for_deep_models, staging_lock
+from rooflight.trace.stand_ins import StandIns
+from rooflight.trace.target import Target, parse_target
+
+Program = Callable[..., Any]
+"""A step of somebody's own."""
+
+
+@dataclass(frozen=True)
+class ProgramRecording(Recording):
+    """What one watched run wrote down, and what it showed of the program."""
+
+    header: Mapping[str, Any] = field(default_factory=dict)
+    """What only the run tells: kind of step, batch, models, optimizers."""
+
+
+@dataclass
+class ProgramStage:
+    """A callable, ready to run as often as wanted while `staged_program` is open."""
+
+    step: Program
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    options: TraceOptions
+    target: Target
+    modes: MathModes
+    reach: Reach
+    notes: list[str]
+    name: str
+    repeatable: bool = True
+    writes_unseen: bool = False
+    play: Callable[[Any], Any] | None = None
+    executions: int = 0
+    announced: Any = None
+    """What the process that measures says of its runs, where this is another."""
+    choose: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None
+    """Sets how an optimizer works through its tensors where that is left to torch."""
+    _lent: KeptProgram | None = None
+    _kept: KeptProgram | None = None
+    _late: list[KeptProgram] = field(default_factory=list)
+    """Of what was found when it was called."""
+    _stand_ins: StandIns | None = None
+    """The same in every recording: the second is of the program's second step."""
+
+    @property
+    def model(self) -> nn.Module:
+        return next(iter(self.reach.modules.values()), nn.Module())
+
+    def record(self, observer: Observer | None = None, arguments: Any = None) -> ProgramRecording:
+        """Run the step and write down every op; `observer` is told of each."""
+        runs = self.options.on in ("cpu", "cuda")
+        tracker = ProgramTracker(self.reach.modules, met=self._met_model)
+        if not runs and self._stand_ins is None:
+            self._stand_ins = StandIns(META_KERNELS if self.target.kind == "cuda" else CPU_META_KERNELS)
+        states = [tensor for model in self.reach.modules.values() for tensor in (*model.parameters(), *model.buffers())]
+        recorder = ProgramRecorder(
+            tracker,
+            stand_ins=self._stand_ins,
+            optimizer_met=self._met,
+            device=self.reach.device.type,
+            modes=self.modes,
+            rank=self.options.rank,
+            observer=observer,
+            interception=interception_for(states) if runs else as_a_mode,
+        )
+        recorder.register(self.reach.modules, self.reach.optimizers)
+        with eagerly(), failures_explained(on_data=runs), recorder.watching():
+            output = self._run(arguments or self.arguments)
+        if recorder.passes_back and not recorder.optimizers and self.reach.optimizers:
+            idle = ", ".join(dict.fromkeys(type(one).__name__ for one in self.reach.optimizers))
+            self._say(f"{idle} did not step in this call: no optimizer's work and state are in it")
+        if any(hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) for one in self._modules()):
+            self._say("a model is compiled; these are the ops of its eager form, before fusion")
+        return program_recording(recorder, tracker, tensor_leaves(output), self.name)
+
+    def _modules(self) -> Iterator[nn.Module]:
+        return (module for model in self.reach.modules.values() for module in model.modules())
+
+    def _say(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _met(self, optimizer: torch.optim.Optimizer) -> None:
+        if not any(optimizer is one for one in self.reach.optimizers):
+            self._keep_late(optimizer)
+            self.reach.optimizers.append(optimizer)
+            self.choose(optimizer)
+
+    def _met_model(self, name: str, model: nn.Module) -> None:
+        self._keep_late(model)
+        self.reach.modules[name] = model
+
+    def _keep_late(self, found: nn.Module | torch.optim.Optimizer) -> None:
+        """The step reaches more than was seen: that is as it was until now, and goes back to it, too."""
+        if self.repeatable:
+            with nothing_handed_over():
+                self._late.append(KeptProgram(Reach.of(found), on=self.options.on))
+
+    def put_late_back(self) -> None:
+        for kept in reversed(self._late):
+            kept.put_back(everything=True)
+
+    def run(self, arguments: Any = None) -> Any:
+        """The step as the program runs it."""
+        with failures_explained(on_data=True):
+            return self._run(arguments or self.arguments)
+
+    def _run(self, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+        self.executions += 1
+        args, kwargs = arguments
+        with torch.set_grad_enabled(torch.is_grad_enabled()):  # as it is afterwards, whatever the step does
+            return self.step(*args, **kwargs)
+
+    def fresh_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return self.arguments
+
+    def keep(self) -> None:
+        """Take the state from which `put_back` starts every run anew."""
+        if self.repeatable:
+            self._kept = self._lent
+
+    def settle(self) -> None:
+        """Take what there is now as the beginning: the first run has made the optimizer's state."""
+        if self.repeatable:
+            self.reach.look_again(self.step, *self.arguments)
+            self._kept = KeptProgram(self.reach, on=self.options.on, again=True)
+
+    @property
+    def kept_bytes(self) -> int:
+        both = {id(kept): kept for kept in (self._lent, self._kept, *self._late) if kept is not None}
+        return sum(kept.nbytes for kept in both.values())
+
+    def put_choices_back(self) -> None:
+        if self._kept is not None:
+            self._kept.put_choices_back()
+
+    def put_back(self) -> None:
+        if self._kept is not None:
+            self._kept.put_back(everything=self.writes_unseen)
+
+    def header(self, recording: Recording) -> Header:
+        notes = [*self.notes, *recording.notes, *self.steps_taken]
+        return program_header(recording, self.options, self.target, self.modes, notes)
+
+    @property
+    def steps_taken(self) -> list[str]:
+        """A note on what cannot be taken back."""
+        taken = f"{self.executions:,} step{'s were' if self.executions > 1 else ' was'} taken"
+        kept = ", and what they trained stays trained" if self.options.on in ("cpu", "cuda") else ""
+        if self.reach.once:
+            names = ", ".join(sorted(set(self.reach.once)))
+            return [f"the step draws from an iterator ({names}), which cannot be taken back: {taken}{kept}"]
+        return [] if self.repeatable else [f"every run was the program's next step: {taken}{kept}"]
+
+
+def program_recording(
+    recorder: ProgramRecorder, tracker: ProgramTracker, results: Sequence[torch.Tensor], name: str
+) -> ProgramRecording:
+    """What was written down, when the step is over. `name`: what the program calls its step."""
+    recorder.file_results(results)
+    outputs = tuple(recorder.storages.describe(recorder.shown(leaf)) for leaf in results)
+    inputs = _inputs_of(recorder, tracker)
+    rows = named_as_known((tuple(recorder.ops), tracker.modules(), recorder.storages.close()), tracker)
+    return ProgramRecording(*rows, inputs, outputs, notes=recorder.notes, header=_facts(name, recorder, tracker))
+
+
+def program_header(
+    recording: Recording, options: TraceOptions, target: Target, modes: MathModes, notes: Sequence[str]
+) -> Header:
+    said = recording.header if isinstance(recording, ProgramRecording) else {}
+    return Header(
+        rooflight=__version__,
+        torch=str(torch.__version__),
+        target=target.name,
+        math=modes,
+        tf32=options.tf32,
+        execution=execution(compile=options.compile, graphs=options.graphs),
+        live=True,
+        traced_on=options.on,
+        rank=options.rank,
+        inputs=recording.inputs,
+        outputs=recording.outputs,
+        command=options.command,
+        notes=tuple(notes),
+        **{"model": "step", "step": None, "batch": None, "dtype": None, **said},
+    )
+
+
+def _inputs_of(recorder: ProgramRecorder, tracker: ProgramTracker) -> Any:
+    """What the first model that was called got."""
+    described = []
+    if tracker.first_call is not None:
+        _, args, kwargs = tracker.first_call
+        named = [*((f"input {place}", value) for place, value in enumerate(args)), *kwargs.items()]
+        for name, value in named:
+            described += [(name, recorder.storages.describe(recorder.shown(leaf))) for leaf in tensor_leaves(value)]
+    return tuple(described)
+
+
+def _facts(name: str, recorder: ProgramRecorder, tracker: ProgramTracker) -> dict[str, Any]:
+    """For the header."""
+    trains = bool(recorder.passes_back or recorder.optimizers)
+    called = [tracker.models[root] for root in tracker.called()]
+    models = " + ".join(dict.fromkeys(map(_class_of, [one for one in called if learns(one)] or called)))
+    facts: dict[str, Any] = {
+        "model": f"{name} ({models})" if name and models else models or name or "step",
+        "step": "train" if trains else "infer",
+        "optimizer": " + ".join(dict.fromkeys(type(one).__name__ for one in recorder.optimizers.values())) or None,
+    }
+    # Several passes with new data before the optimizer steps once: batches that are accumulated.
+    if recorder.optimizer_steps == 1 and tracker.batches == recorder.passes_back > 1:
+        facts["accumulate"] = tracker.batches
+    if tracker.first_call is not None:
+        model, args, kwargs = tracker.first_call
+        described = live_workload(model, args, kwargs, step=facts["step"])
+        facts |= {"batch": described.batch, "sequence": described.sequence, "dtype": described.dtype}
+        facts["autocast"] = tracker.autocast
+    return facts
+
+
+def _class_of(model: nn.Module) -> str:
+    """Of what is inside, where another only wraps it."""
+    while type(model).__name__ in WRAPPERS or hasattr(model, "_orig_mod"):
+        model = getattr(model, "_orig_mod", None) or model.module  # type: ignore[assignment]
+    return type(model).__name__
+
+
+@contextmanager
+def staged_program(
+    step: Program, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, options: TraceOptions
+) -> Iterator[ProgramStage]:
+    """Set the stage for a step of somebody's own, which he calls `name`; what it reaches is as it was afterwards, if
+    that can be."""
+    target = parse_target(options.target)
+    runs = options.on in ("cpu", "cuda")
+    reach = Reach.of_call(step, args, kwargs)
+    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    if not runs and (sharded := _sharded(reach)):
+        raise TraceFailed(
+            f"{sharded} is sharded over processes (FSDP), which keeps books that cannot be put back: measure the step, "
+            "or estimate one with the model as it was before"
+        )
+    with ExitStack() as stage:
+        stage.enter_context(staging_lock)
+        stage.enter_context(nothing_handed_over())
+        anomalies = torch.is_anomaly_enabled()
+        stage.enter_context(torch.autograd.set_detect_anomaly(False))
+        stage.enter_context(room_for_deep_models())
+        stage.enter_context(tf32_switched(options.tf32))
+        repeatable = not runs or not (reach.once or several)
+        lent = KeptProgram(reach, on=options.on) if repeatable else None
+        if lent is not None:
+            stage.callback(lent.put_back, everything=True)
+            if runs:
+                lent.lend()
+        notes: list[str] = []
+        choose: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None  # noqa: E731
+        if not runs:
+            notes = stage.enter_context(dispatch_as(target, device=reach.device.type))
+            stage.enter_context(_nothing_written(notes))
+            stage.enter_context(_no_word_of_torchs())
+            stage.enter_context(_taken_for_real())
+            choose = stage.enter_context(_choosing_as(target))
+            for optimizer in reach.optimizers:
+                choose(optimizer)
+            if dist.is_available() and dist.is_initialized():
+                stage.enter_context(_without_collectives())
+            if several:
+                notes.append("the work of other processes and what they exchange are no part of this estimate")
+        if anomalies:
+            notes.append("autograd's anomaly detection was off for this step: its checks are no part of it")
+        arguments = (args, dict(kwargs))
+        program = ProgramStage(
+            step, arguments, options, target, math_modes(target), reach, notes, name,
+            repeatable=repeatable, choose=choose, _lent=lent,
+        )  # fmt: skip
+        stage.callback(program.put_late_back)
+        yield program
+
+
+@contextmanager
+def _nothing_written(notes: list[str]) -> Iterator[None]:
+    """A checkpoint of tensors without data would take the place of a real one."""
+    original = torch.save
+
+    def save(*args: Any, **kwargs: Any) -> None:
+        note = "what the step saves (torch.save) is not written: there is no data"
+        if note not in notes:
+            notes.append(note)
+
+    torch.save = save
+    try:
+        yield
+    finally:
+        torch.save = original
+
+
+@contextmanager
+def _no_word_of_torchs() -> Iterator[None]:
+    """It logs every failure of an op at length; ours to tell is one line."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+@contextmanager
+def _choosing_as(target: Target) -> Iterator[Callable[[torch.optim.Optimizer], None]]:
+    """What leaves the choice to torch takes all tensors at once on a GPU, wherever they are now.
+
+    Torch asks for the types of tensors, too, and does not know ours."""
+    chosen: list[dict[str, Any]] = []
+
+    def choose(optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+                group["foreach"] = target.kind == "cuda"
+                chosen.append(group)
+
+    clipping: Any = sys.modules["torch.nn.utils.clip_grad"]
+    original = clipping._has_foreach_support
+    clipping._has_foreach_support = lambda tensors, device: True
+    try:
+        yield choose
+    finally:
+        clipping._has_foreach_support = original
+        for group in chosen:
+            group["foreach"] = None
+
+
+@contextmanager
+def _taken_for_real() -> Iterator[None]:
+    """Hugging Face's models build masks in full for tensors of a trace, which a step that runs does without."""
+    utils: Any = sys.modules.get("transformers.utils.import_utils")
+    original = getattr(utils, "is_fake_tensor", None)
+    if original is None:
+        yield
+        return
+    utils.is_fake_tensor = lambda x: False
+    try:
+        yield
+    finally:
+        utils.is_fake_tensor = original
+
+
+def _sharded(reach: Reach) -> str | None:
+    """The name of a model that FSDP has taken over."""
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    kinds = (FSDPModule, FullyShardedDataParallel)
+    found = (name for name, model in reach.modules.items() if any(isinstance(one, kinds) for one in model.modules()))
+    return next(found, None)
+
+
+@contextmanager
+def _without_collectives() -> Iterator[None]:
+    """A model that is replicated over processes runs as the one replica that it is here."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    original = DistributedDataParallel.forward
+    DistributedDataParallel.forward = lambda self, *args, **kwargs: self.module(*args, **kwargs)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        DistributedDataParallel.forward = original  # type: ignore[method-assign]
+
+
+def trace_program(
+    step: Program, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, options: TraceOptions
+) -> Ledger:
+    """Run the callable and write one row for every op; the step that is written down has its optimizers' state."""
+    on: TensorKind = "fake" if options.on == "meta" else options.on
+    if on == "cpu" and Reach.of_call(step, args, kwargs).device.type == "cuda":
+        on = "cuda"  # a step runs where its tensors are
+    said = f"rooflight.estimate({', '.join([name or 'step', *(f'x{place}' for place in range(len(args)))])})"
+    options = replace(options, on=on, command=options.command or said)
+    with staged_program(step, args, kwargs, name, options) as stage:
+        if _lacks_state(stage.reach):
+            stage.record()
+            recording = stage.record()
+        else:
+            recording = stage.record()
+            if _lacks_state(stage.reach):
+                recording = stage.record()
+        return ledger_of(stage, recording)
+
+
+def ledger_of(stage: ProgramStage, recording: Recording) -> Ledger:
+    """Without costs."""
+    return Ledger(
+        format_version=FORMAT_VERSION,
+        header=stage.header(recording),
+        modules=recording.modules,
+        storages=recording.storages,
+        ops=recording.ops,
+    )
+
+
+def _lacks_state(reach: Reach) -> bool:
+    return any(not optimizer.state for optimizer in reach.optimizers)

@@ -1,0 +1,223 @@
+"""What a piece of somebody's program can get at: its modules with the names they go by, its optimizers, and whatever
+else it may change.
+
+A function reaches what its closure, the global names in its code, its defaults and its arguments hold, and what those
+hold in turn. Nothing has to be declared; what is not found here is found when it is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import threading
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+_MOST = 20_000
+"""Objects that are looked at. A program may hold a data set in memory; its models come well before that."""
+_LEFT_ALONE = (
+    types.ModuleType, type, logging.Logger, logging.Handler, threading.Thread, Path, str, bytes, bytearray, int, float,
+    complex, bool, range, types.BuiltinFunctionType, torch.device, torch.dtype, torch.Size, torch.UntypedStorage,
+    torch.utils.data.DataLoader, torch.utils.data.Dataset,
+    *weakref.ProxyTypes,
+)  # fmt: skip
+_CONTAINERS = (dict, list, set, deque)
+_LIBRARIES = ("site-packages", "dist-packages", str(Path(torch.__file__).parent), str(Path(threading.__file__).parent))
+
+
+class Reach:
+    """All that can be reached from a function with its arguments, or from a place in a running program."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, nn.Module] = {}
+        """Those that are part of no other, by the name they go by."""
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.tensors: list[torch.Tensor] = []
+        """Outside of modules and optimizers too."""
+        self.holders: list[Any] = []
+        """Containers, and the attributes of objects."""
+        self.names: list[tuple[dict[str, Any], str, Any]] = []
+        """Global names that the code uses, where they are, and what they stand for."""
+        self.cells: list[tuple[types.CellType, Any]] = []
+        self.generators: list[Any] = []
+        """Of torch, Python and numpy."""
+        self.once: list[str] = []
+        """What gives something else each time, and cannot be taken back."""
+        self._found: list[tuple[str, nn.Module]] = []
+        self._seen: dict[int, Any] = {}
+        self._left: deque[tuple[str, Any]] = deque()
+        self._kept_by_modules: set[int] = set()
+        """What is reached through a module alone: an iterator there is what a trainer has left behind."""
+
+    @classmethod
+    def of_call(cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reach:
+        reach = cls()
+        reach._left.append(("", function))
+        names = _parameter_names(function)
+        reach._left.extend((names[place] if place < len(names) else "", value) for place, value in enumerate(args))
+        reach._left.extend(kwargs.items())
+        return reach._walk()
+
+    @classmethod
+    def of(cls, value: object) -> Reach:
+        """All that a model or an optimizer holds."""
+        reach = cls()
+        reach._left.append(("", value))
+        return reach._walk()
+
+    @classmethod
+    def of_frame(cls, frame: FrameType) -> Reach:
+        """What the code that runs there has names for: of interest are what its modules are called."""
+        reach = cls()
+        reach._left.extend((name, value) for name, value in frame.f_locals.items() if not name.startswith("__"))
+        reach._left.extend((name, value) for name, value in frame.f_globals.items() if not name.startswith("__"))
+        return reach._walk()
+
+    def look_again(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """A run may have put other objects in the place of some; models and optimizers keep their names."""
+        now = Reach.of_call(function, args, kwargs)
+        self.tensors, self.holders, self.generators = now.tensors, now.holders, now.generators
+        self.names, self.cells = now.names, now.cells
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are: on a GPU if any is; on meta if all are."""
+        in_modules = (tensor for model in self.modules.values() for tensor in (*model.parameters(), *model.buffers()))
+        places = {tensor.device for tensor in (*in_modules, *self.tensors)}
+        on_gpus = sorted((place for place in places if place.type == "cuda"), key=lambda place: place.index or 0)
+        if on_gpus:
+            return on_gpus[0]
+        return torch.device("meta" if {place.type for place in places} == {"meta"} else "cpu")
+
+    def _walk(self) -> Reach:
+        while self._left and len(self._seen) < _MOST:
+            name, value = self._left.popleft()
+            if value is None or isinstance(value, _LEFT_ALONE) or id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            known = len(self._left)
+            self._look_at(name, value)
+            if isinstance(value, nn.Module) or id(value) in self._kept_by_modules:
+                self._kept_by_modules.update(id(held) for _, held in islice(self._left, known, None))
+        inner = {id(child) for _, module in self._found for child in module.modules() if child is not module}
+        for name, module in self._found:
+            if id(module) not in inner:
+                self.modules[_unused(name or snake_case(type(module).__name__), self.modules)] = module
+        return self
+
+    def _look_at(self, name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            self.tensors.append(value)
+        elif isinstance(value, nn.Module):
+            self._found.append((name, value))
+            self._attributes(name, value, but=("_parameters", "_buffers", "_modules"))
+        elif isinstance(value, torch.optim.Optimizer):
+            self.optimizers.append(value)
+            self._attributes(name, value)
+        elif isinstance(value, (torch.Generator, random.Random)) or _draws(value):
+            self.generators.append(value)
+        elif isinstance(value, (*_CONTAINERS, tuple)):
+            self._members(name, value)
+        elif isinstance(value, functools.partial):
+            self._left.extend(((name, value.func), ("", value.args), ("", value.keywords)))
+        elif isinstance(value, types.MethodType):
+            self._left.extend(((name, value.__self__), (name, value.__func__)))
+        elif isinstance(value, types.FunctionType):
+            self._function(value)
+        elif hasattr(type(value), "__next__"):
+            if id(value) not in self._kept_by_modules:
+                self.once.append(name or type(value).__name__)
+        elif isinstance(getattr(value, "__dict__", None), dict):
+            self._attributes(name, value)
+
+    def _attributes(self, name: str, value: Any, but: tuple[str, ...] = ()) -> None:
+        attributes = value.__dict__
+        self.holders.append(attributes)
+        self._seen[id(attributes)] = attributes
+        if not isinstance(value, nn.Module) and callable(value):
+            self._left.append((name, type(value).__call__))
+        self._left.extend((key, held) for key, held in tuple(dict.items(attributes)) if key not in but)
+
+    def _members(self, name: str, value: Any) -> None:
+        if not isinstance(value, tuple):
+            self.holders.append(value)
+        if isinstance(value, dict):
+            self._left.extend((key if isinstance(key, str) else name, held) for key, held in dict.items(value))
+        else:
+            several = len(value) > 1
+            self._left.extend((f"{name}.{place}" if several else name, held) for place, held in enumerate(value))
+
+    def _function(self, function: types.FunctionType) -> None:
+        """A library's own functions are left alone: their names reach everything the library has."""
+        closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        for name, cell in closure:
+            try:
+                self.cells.append((cell, cell.cell_contents))
+            except ValueError:  # not filled yet
+                continue
+            self._left.append((name, cell.cell_contents))
+        self._left.extend(("", value) for value in function.__defaults__ or ())
+        self._left.extend((function.__kwdefaults__ or {}).items())
+        if any(part in function.__code__.co_filename for part in _LIBRARIES):
+            return
+        for name in sorted(set(_names(function.__code__))):
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                self.names.append((function.__globals__, name, value))
+                self._left.append((name, value))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Global names in the code and in the functions written inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _parameter_names(function: Any) -> tuple[str, ...]:
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None:
+        return ()
+    names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
+    return names[1:] if isinstance(function, types.MethodType) else names
+
+
+def _draws(value: object) -> bool:
+    """Is it a random generator of numpy's?"""
+    return type(value).__module__.startswith("numpy.random") and hasattr(value, "bit_generator")
+
+
+def _unused(name: str, taken: Mapping[str, Any]) -> str:
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}{number}"
+    return free
+
+
+def snake_case(name: str) -> str:
+    """`ResNet` is `resnet`, `TextEncoder` is `text_encoder`."""
+    words = ["".join(word) for word in _words(name)]
+    return "_".join(words).lower() if all(len(word) > 3 for word in words) else name.lower()
+
+
+def _words(name: str) -> Iterator[list[str]]:
+    word: list[str] = []
+    for letter in name:
+        if letter.isupper() and word and not word[-1].isupper():
+            yield word
+            word = []
+        word.append(letter)
+    if word:
+        yield word

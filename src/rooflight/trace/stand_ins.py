@@ -1,0 +1,303 @@
+"""Tensors without data in the place of a program's real ones, taken at the moment they are used.
+
+Somebody's step works on live tensors that cannot all be replaced beforehand: they lie in closures, lists and
+optimizers. So each real tensor that an op gets is exchanged for a fake one of the same form and device, and what the op
+gives is fake: nothing is written into what is real, no memory is taken, no work is done.
+
+Values are followed as far as they are small and known (the step count of an optimizer, lengths, masks, a coin that is
+tossed): what the program asks of them is answered, and shapes that they decide are right. Of what it asks of anything
+else it is only said that it is unknown.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.weak import WeakIdKeyDictionary
+
+from rooflight.errors import TraceFailed
+from rooflight.trace.assumed_values import UNKNOWN
+from rooflight.trace.storages import storage_address
+
+_MOST, _MOST_INTEGERS = 2**12, 2**20
+"""Elements of a tensor whose values are followed: whole numbers and truths decide shapes, and are few."""
+_KEEPS_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
+"""Write into a small tensor what they find in large ones: that nothing is infinite, as is usual."""
+_VALUE = "_rooflight_value"
+aten = torch.ops.aten
+_INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
+_DECIDED_BY_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+_DATA: Any = torch._C.TensorBase.__dict__["data"]
+
+
+class _FakeMode(FakeTensorMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # compiled code runs eagerly while it is watched: there is nothing to keep off
+
+
+class StandIns:
+    """The fake tensors of one trace, by the real ones that they stand for."""
+
+    def __init__(self, kernels: Mapping[Any, Callable[..., Any]]) -> None:
+        """`kernels` run in the place of an operator's own shape function."""
+        self.mode = _FakeMode(allow_non_fake_inputs=True)
+        self._kernels = kernels
+        self._twins: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._elsewhere: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        """Real tensors whose `data` the program has set, and what they hold now."""
+        self._storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        """By the address of the real one, which is held so that the address stays its own."""
+        self._copies: dict[int, torch.UntypedStorage] = {}
+        """What real storages hold, on the host, by their addresses: several tensors may look at one."""
+        self._changed: dict[int, torch.Tensor] = {}
+        """Values that something unknown was written into, by where they lie."""
+
+    def exchanged(self, value: Any) -> Any:
+        """With fake tensors for all real ones."""
+        if isinstance(value, torch.Tensor):
+            return self.twin(value)
+        if isinstance(value, tuple):
+            return tuple(map(self.exchanged, value))
+        if isinstance(value, list):
+            return list(map(self.exchanged, value))
+        return {key: self.exchanged(held) for key, held in value.items()} if isinstance(value, dict) else value
+
+    def twin(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        found: torch.Tensor | None = self._twins.get(tensor)
+        if found is None:
+            found = self._made(tensor)
+            self._twins[tensor] = found
+        return found
+
+    def _made(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+            kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else str(tensor.layout)[6:]
+            raise TraceFailed(f"the step uses a {kind} tensor, which cannot be followed: use dense ones")
+        with _disable_current_modes():
+            address = storage_address(tensor)
+            real = tensor.untyped_storage()
+            if address not in self._storages:
+                self._storages[address] = real, _nothing(real.nbytes())
+            twin = self._fake(_form(tensor, self._storages[address][1]), tensor.device)
+            if not tensor.is_meta and _may_be_followed(tensor):
+                if real.nbytes() <= 8 * _MOST_INTEGERS and address not in self._copies:
+                    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(real)
+                    self._copies[address] = whole.cpu().clone().untyped_storage()
+                kept = self._copies.get(address)
+                value = tensor.detach().cpu().clone() if kept is None else _form(tensor, kept)
+                setattr(twin, _VALUE, value)
+        return twin
+
+    def _fake(self, form: torch.Tensor, device: torch.device) -> torch.Tensor:
+        with _disable_current_modes():
+            fake: torch.Tensor = FakeTensor(self.mode, form, device)
+        return fake
+
+    def _of_value(self, value: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A fake tensor of which all is known."""
+        form = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        fake = self._fake(form, device)
+        setattr(fake, _VALUE, value)
+        return fake
+
+    # What is no op.
+
+    @contextmanager
+    def data_followed(self) -> Iterator[None]:
+        """What the program sets as the data of a real tensor is its twin's: the real one keeps what it has. Copies are
+        fake, and a real tensor is never swapped with a fake one."""
+
+        def get(tensor: torch.Tensor) -> torch.Tensor:
+            held = self._elsewhere.get(tensor)
+            return _DATA.__get__(tensor) if held is None else self._alias(held)
+
+        def set_(tensor: torch.Tensor, other: torch.Tensor) -> None:
+            if isinstance(tensor, FakeTensor):
+                _DATA.__set__(tensor, self.twin(other))
+                setattr(tensor, _VALUE, getattr(self.twin(other), _VALUE, None))
+                return
+            if tensor.shape != other.shape or tensor.dtype != other.dtype:
+                raise TraceFailed("the step sets data of another form, which cannot be followed: make a new tensor")
+            self._elsewhere[tensor] = self._twins[tensor] = self._alias(self.twin(other))
+
+        deep_copied, swap_tensors = torch.Tensor.__deepcopy__, torch.utils.swap_tensors
+        torch.Tensor.__deepcopy__ = _deep_copied  # type: ignore[method-assign]
+        torch.utils.swap_tensors = _swapped
+        torch.Tensor.data = property(get, set_)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            del torch.Tensor.data
+            torch.Tensor.__deepcopy__ = deep_copied  # type: ignore[method-assign]
+            torch.utils.swap_tensors = swap_tensors
+
+    def _alias(self, twin: torch.Tensor) -> torch.Tensor:
+        with _disable_current_modes():
+            alias = self._fake(_form(twin, twin.untyped_storage()), twin.device)
+        setattr(alias, _VALUE, getattr(twin, _VALUE, None))
+        return alias
+
+    # Ops.
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the operator gives, or `UNKNOWN` where values decide that are not known; `args` have been exchanged."""
+        tensors = _tensors(args, kwargs)
+        values = [self._value(tensor) for tensor in tensors]
+        known = all(value is not None for value in values)
+        if func is aten._local_scalar_dense.default:
+            return values[0].item() if values[0] is not None else UNKNOWN
+        if func is aten._pack_padded_sequence.default:
+            return self._packed(*args)
+        if func in _INDEXING:
+            args = (args[0], self._places(args[1]), *args[2:])
+            if any(map(_is_mask, args[1])):
+                return UNKNOWN
+        elif _is_decided_by_values(func):
+            return self._computed(func, args, kwargs, values) if known else UNKNOWN
+        with self.mode:
+            result = self._kernels.get(func, func)(*args, **kwargs)
+        given = [leaf for leaf in _leaves(result) if isinstance(leaf, torch.Tensor)]
+        if known and all(_may_be_followed(tensor) for tensor in given):
+            self._follow(func, args, kwargs, values, given)
+        elif func._schema.is_mutable and func._schema.name not in _KEEPS_VALUES:
+            self._forget(func, args, kwargs)
+        return result
+
+    def _value(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        value: torch.Tensor | None = getattr(tensor, _VALUE, None)
+        return None if value is None or storage_address(value) in self._changed else value
+
+    def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Any]) -> Any:
+        """By an operator whose result has the form that values give it."""
+        device = _tensors(args, kwargs)[0].device
+        result = _with_values(func, args, kwargs, values)
+        made = [self._of_value(leaf, device) if isinstance(leaf, torch.Tensor) else leaf for leaf in _leaves(result)]
+        return type(result)(made) if isinstance(result, (list, tuple)) else made[0]
+
+    def _places(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """A mask that is known as the places that it marks."""
+        places: list[torch.Tensor | None] = []
+        for index in indices:
+            value = self._value(index) if index is not None and _is_mask(index) else None
+            if value is None or index is None:
+                places.append(index)
+                continue
+            with _disable_current_modes():
+                marked = value.nonzero(as_tuple=True)
+            places += [self._of_value(place, index.device) for place in marked]
+        return places
+
+    def _packed(self, data: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+        """Torch looks into the sizes in C++, so these are real; they are on the host wherever the data is."""
+        value = self._value(lengths)
+        if value is None:
+            return UNKNOWN
+        with _disable_current_modes():
+            _, sizes = aten._pack_padded_sequence(torch.zeros(*data.shape[:2], 1), value, batch_first)
+            count = int(value.sum())
+        with self.mode:
+            return data.new_empty(count, *data.shape[2:]), sizes
+
+    def _follow(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Any], given: list[torch.Tensor]
+    ) -> None:
+        """Do it with the values too: they are few."""
+        if func.namespace not in ("aten", "prims"):
+            return
+        try:
+            results = _leaves(_with_values(func, args, kwargs, values))
+        except (RuntimeError, NotImplementedError):
+            return
+        for tensor, value in zip(given, (leaf for leaf in results if isinstance(leaf, torch.Tensor)), strict=False):
+            if tensor.shape == value.shape:
+                setattr(tensor, _VALUE, value)
+
+    def _forget(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = zip((argument.name for argument in func._schema.arguments), args, strict=False)
+        named = {**dict(given), **kwargs}
+        for argument in func._schema.arguments:
+            if argument.name in named and argument.alias_info is not None and argument.alias_info.is_write:
+                for tensor in _tensors((named[argument.name],), {}):
+                    value = getattr(tensor, _VALUE, None)
+                    if value is not None:
+                        self._changed[storage_address(value)] = value
+
+
+def _swapped(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """How a module that has been moved to another device or type, and is fake since then, is moved again."""
+    if not isinstance(tensor, FakeTensor) or not isinstance(other, FakeTensor):
+        raise RuntimeError("a real tensor and one without data cannot be swapped")
+    _DATA.__set__(tensor, other)
+    tensor.fake_device = other.fake_device
+
+
+def _deep_copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    """Torch copies storages; there is none to copy from."""
+    if id(tensor) not in memo:
+        copied = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        copied.grad = copy.deepcopy(tensor.grad, memo)
+        memo[id(tensor)] = copied
+    found: torch.Tensor = memo[id(tensor)]
+    return found
+
+
+def _is_mask(index: torch.Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _nothing(nbytes: int) -> torch.UntypedStorage:
+    return torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
+
+
+def _form(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
+    """A tensor like it in another storage."""
+    form = torch.empty(0, dtype=tensor.dtype, device=storage.device)
+    return form.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _may_be_followed(tensor: torch.Tensor) -> bool:
+    whole = not tensor.is_floating_point() and not tensor.is_complex()
+    return tensor.numel() <= (_MOST_INTEGERS if whole else _MOST)
+
+
+@functools.cache
+def _is_decided_by_values(func: Any) -> bool:
+    return not _DECIDED_BY_VALUES.isdisjoint(func.tags)
+
+
+def _with_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Any]) -> Any:
+    """The same call on the host, with real tensors."""
+    leaves, form = tree_flatten((args, kwargs))
+    of_tensors = iter(values)
+    plain = [next(of_tensors) if isinstance(leaf, torch.Tensor) else _on_host(leaf) for leaf in leaves]
+    args, kwargs = tree_unflatten(plain, form)
+    with _disable_current_modes():
+        return func(*args, **kwargs)
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """In the order of `tree_flatten`."""
+    found: list[torch.Tensor] = []
+    for value in (*args, *kwargs.values()):
+        members = value if isinstance(value, (list, tuple)) else (value,)
+        found += [member for member in members if isinstance(member, torch.Tensor)]
+    return found
+
+
+def _leaves(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def _on_host(value: Any) -> Any:
+    return torch.device("cpu") if isinstance(value, torch.device) else value

@@ -1,0 +1,467 @@
+"""Any step of anybody's program: what is found in it, what its rows are, and that it is left as it was."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+import rooflight
+from rooflight import summary
+from rooflight.errors import BadInput, RooflightError, TraceFailed
+from rooflight.ledger import Ledger
+from tests.fixtures.foreign_steps import LIBRARY, PLAIN, changes, fingerprint
+
+X = torch.randn(4, 8)
+Step = Callable[..., Any]
+
+
+def small_net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+
+
+def rows(ledger: Ledger) -> Counter[tuple[str, str, str]]:
+    return Counter((op.phase, op.module, op.name) for op in ledger.ops)
+
+
+def products(ledger: Ledger) -> int:
+    """What FlopCounterMode counts: useful ones, and those that are done again."""
+    return sum((op.cost.flops or 0) + (op.cost.recompute_flops or 0) for op in ledger.ops if op.cost is not None)
+
+
+def counted(step: Step, *args: Any) -> int:
+    with FlopCounterMode(display=False) as counter:
+        step(*args)
+    return counter.get_total_flops()
+
+
+def paths(ledger: Ledger) -> set[str]:
+    return {module.path for module in ledger.modules}
+
+
+# --- what is found ---------------------------------------------------------------------------------------------------
+
+
+def test_several_models_have_the_names_that_the_program_has_for_them() -> None:
+    step, args = PLAIN["GAN"]("cpu", True)
+    ledger = rooflight.estimate(step, *args)
+    assert {"generator.conv1", "critic.fc"} <= paths(ledger)
+    assert {op.phase for op in ledger.ops} == {"forward", "backward", "optimizer", "other"}
+    assert {op.module for op in ledger.ops if op.name == "aten::convolution" and op.phase == "forward"} == {
+        "generator.project", "generator.conv1", "generator.conv2", "generator.conv3",
+        "critic.conv1", "critic.conv2", "critic.conv3",
+    }  # fmt: skip
+    assert ledger.header.optimizer == "Adam"
+    assert ledger.header.step == "train"
+
+
+def test_a_single_model_has_the_paths_it_has_by_itself() -> None:
+    model = small_net()
+    ledger = rooflight.estimate(lambda x: model(x), X)
+    assert paths(ledger) == {"", "0", "1", "2"}
+    assert ledger.header.step == "infer"
+
+
+def test_what_a_step_does_besides_is_other() -> None:
+    step, args = PLAIN["clipping, groups, AdamW"]("cpu", True)
+    other = [op.name for op in rooflight.estimate(step, *args).ops if op.phase == "other"]
+    assert other.count("aten::_foreach_norm.Scalar") == 1  # all gradients at once, as a GPU takes them
+    assert "aten::_local_scalar_dense" in other
+
+
+def test_a_model_in_an_object_that_nothing_is_seen_of_is_found_when_it_is_called() -> None:
+    class Box:
+        __slots__ = ("model", "optimizer")
+
+    box = Box()
+    box.model = small_net()  # type: ignore[attr-defined]
+    box.optimizer = torch.optim.Adam(box.model.parameters())  # type: ignore[attr-defined]
+
+    def step(x: Tensor) -> None:
+        box.model(x).mean().backward()  # type: ignore[attr-defined]
+        box.optimizer.step()  # type: ignore[attr-defined]
+
+    box.model(X).mean().backward()  # type: ignore[attr-defined]
+    held = (box.model, box.optimizer)  # type: ignore[attr-defined]
+    before = fingerprint(step, held)
+    ledger = rooflight.estimate(step, X)
+    assert ledger.header.optimizer == "Adam"
+    assert not changes(before, fingerprint(step, held))
+
+
+def test_an_iterator_cannot_be_taken_back_and_is_named() -> None:
+    model = small_net()
+    batches = iter([X] * 3)
+    ledger = rooflight.estimate(lambda: model(next(batches)))
+    assert (
+        "the step draws from an iterator (batches), which cannot be taken back: 1 step was taken" in ledger.header.notes
+    )
+    assert len(list(batches)) == 2
+
+
+# --- its rows --------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_those_of_the_step_that_rooflight_composes() -> None:
+    model, x = small_net(), torch.randn(4, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+
+    composed = rooflight.estimate(model, x, step="train", optimizer="adamw")
+    own = rooflight.estimate(step, x)
+    for phase in ("forward", "backward", "optimizer"):
+        of_both = [
+            [
+                (op.module, op.name, [one.shape for one in op.outputs], op.cost and (op.cost.flops, op.cost.bytes_read))
+                for op in ledger.ops
+                if op.phase == phase and op.module != "<loss>"
+            ]
+            for ledger in (own, composed)
+        ]
+        assert of_both[0] == of_both[1], phase
+
+
+@pytest.mark.parametrize("name", ["GradScaler", "EMA", "GAN", "SAM", "GNN", "contrastive"])
+def test_rows_are_those_of_the_step_that_really_runs(name: str) -> None:
+    step, args = PLAIN[name]("cpu", True)
+    estimated = rooflight.estimate(step, *args, target="cpu")
+    for _ in range(2):  # the estimate is of a step with all that the first one makes
+        step(*args)
+    assert rows(estimated) == rows(rooflight.estimate(step, *args, target="cpu", on="cpu"))
+    assert products(estimated) == counted(step, *args)
+
+
+@pytest.mark.parametrize(
+    "name", ["clipping, groups, AdamW", "accumulation by hand", "distillation", "Muon", "packed RNN"]
+)
+def test_flops_are_those_that_torch_counts(name: str) -> None:
+    step, args = PLAIN[name]("cpu", True)
+    assert products(rooflight.estimate(step, *args, target="cpu")) == counted(step, *args)
+
+
+def penalty() -> tuple[Step, int]:
+    """Multiply-adds of a row: 8 x 16 = 128 and 16. Forward takes both, and so does the gradient of the input. What comes
+    back from its norm takes 128 for what the first layer's weights were multiplied with, 128 for them and 16 for the
+    second's; and from there through relu, whose second derivative is a tensor of zeros, another 2 x 128."""
+    model = small_net()
+
+    def step(x: Tensor) -> None:
+        x = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        gradient.norm(dim=1).mean().backward()
+
+    return step, 2 * 4 * (144 + 144 + 2 * 128 + 16 + 2 * 128)
+
+
+def test_a_penalty_on_gradients_is_differentiated_twice() -> None:
+    step, flops = penalty()
+    ledger = rooflight.estimate(step, X, target="cpu")
+    assert products(ledger) == flops
+    assert not any(op.recompute for op in ledger.ops)
+    assert rows(ledger) == rows(rooflight.estimate(step, X, target="cpu", on="cpu"))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_parts_are_done_again(reentrant: bool) -> None:
+    model = small_net()
+
+    def step(x: Tensor) -> None:
+        checkpoint(model, x.clone().requires_grad_(), use_reentrant=reentrant).mean().backward()
+
+    ledger = rooflight.estimate(step, X, target="cpu")
+    assert any(op.recompute for op in ledger.ops)
+    assert products(ledger) == counted(step, X)
+
+
+def test_transforms_of_torch_func() -> None:
+    model = small_net()
+    parameters = {name: one.detach() for name, one in model.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        result: Tensor = torch.func.functional_call(model, parameters, (x[None],)).pow(2).mean()
+        return result
+
+    def step(x: Tensor) -> Any:
+        return torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
+
+    assert products(rooflight.estimate(step, X, target="cpu")) == counted(step, X)
+
+
+@pytest.mark.slow
+def test_compiled_models_are_followed_as_they_were_written() -> None:
+    model = small_net()
+    compiled = torch.compile(model)
+    assert rows(rooflight.estimate(lambda x: compiled(x), X)) == rows(rooflight.estimate(lambda x: model(x), X))
+
+
+def test_time_and_memory_are_predicted_as_those_of_the_step_that_rooflight_composes() -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)), torch.randn(8, 3, 32, 32)
+    model(x)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+
+    (own,) = rooflight.predict(step, x, on="h200", advice=False)
+    (composed,) = rooflight.predict(model, x, on="h200", step="train", optimizer="adamw", advice=False)
+    assert own.gpu_busy_s == pytest.approx(composed.gpu_busy_s, rel=0.01)
+    assert own.memory is not None and composed.memory is not None
+    assert own.memory.peak_allocated_bytes == pytest.approx(composed.memory.peak_allocated_bytes, rel=1e-3)
+
+
+def test_what_other_threads_do_is_not_seen_and_said() -> None:
+    model = small_net()
+
+    def step(x: Tensor) -> Tensor:
+        beside = threading.Thread(target=lambda: model(x))
+        beside.start()
+        beside.join()
+        result: Tensor = model(x)
+        return result
+
+    ledger = rooflight.estimate(step, X)
+    assert any("in another thread" in note for note in ledger.header.notes)
+    assert [op.module for op in ledger.ops if op.name == "aten::addmm"] == ["0", "2"]
+
+
+# --- it is left as it was --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if name not in ("PPO", "DDP, 2 processes")])
+def test_everything_is_left_as_it_was(name: str) -> None:
+    step, args = PLAIN[name]("cpu", True)
+    before = fingerprint(step, *args)
+    rooflight.estimate(step, *args)
+    assert not changes(before, fingerprint(step, *args))
+
+
+def test_a_step_that_fails_says_its_own_error_and_is_left_as_it_was() -> None:
+    model, seen = small_net(), [0]
+    optimizer = torch.optim.Adam(model.parameters())
+    model(X).mean().backward()  # gradients from before
+
+    def step(x: Tensor) -> None:
+        seen[0] += 1
+        model.register_forward_hook(lambda *_: None)
+        model(x).mean().backward()
+        optimizer.step()
+        torch.randn(3)
+        raise ValueError("no more data today")
+
+    before = fingerprint(step, X)
+    with pytest.raises(TraceFailed, match=r"test_program.py:\d+ .*ValueError: no more data today"):
+        rooflight.estimate(step, X)
+    assert not changes(before, fingerprint(step, X))
+
+
+def test_data_that_is_set_by_hand_stays_what_it_was() -> None:
+    model = small_net()
+
+    def step(x: Tensor) -> None:
+        model(x).mean().backward()
+        for parameter in model.parameters():
+            parameter.data = parameter.data - 0.1 * parameter.grad
+            parameter.grad = None
+
+    before = fingerprint(step, X)
+    ledger = rooflight.estimate(step, X)
+    assert not changes(before, fingerprint(step, X))
+    assert [op.name for op in ledger.ops].count("aten::sub.Tensor") == 4
+
+
+# --- values and refusals ---------------------------------------------------------------------------------------------
+
+
+def test_checks_of_values_are_answered_as_usual_and_noted() -> None:
+    model = nn.Linear(8, 5000)  # larger than what is followed
+
+    def step(x: Tensor) -> float:
+        loss = model(x).mean()
+        if torch.isnan(loss):
+            raise RuntimeError("not a number")
+        loss.backward()
+        return loss.item()
+
+    notes = rooflight.estimate(step, X).header.notes
+    assert any("checks that would raise an error pass" in note or "results are finite" in note for note in notes)
+    assert any("a number that the step reads is 1" in note for note in notes)
+
+
+def test_known_values_decide_shapes() -> None:
+    model, known = small_net(), torch.tensor([True, False, True, True])
+    (product, _) = [op for op in rooflight.estimate(lambda x: model(x[known]), X).ops if op.name == "aten::addmm"]
+    assert product.outputs[0].shape == (3, 16)
+
+
+_MODEL = small_net()
+
+
+_OPTIMIZER = torch.optim.SGD(_MODEL.parameters(), lr=0.1)
+
+
+def moved_and_updated(x: Tensor) -> None:
+    _MODEL.double()(x.double()).mean().backward()
+    _OPTIMIZER.step()
+
+
+def test_a_module_that_is_moved_is_followed_and_brought_back() -> None:
+    before = fingerprint(lambda: _MODEL)
+    ledger = rooflight.estimate(lambda x: (_MODEL.half()(x.half()), _MODEL.float()(x)), X)
+    assert [op.outputs[0].dtype for op in ledger.ops if op.name == "aten::addmm"] == ["fp16", "fp16", "fp32", "fp32"]
+    assert not changes(before, fingerprint(lambda: _MODEL))
+
+
+def chosen(x: Tensor) -> Tensor:
+    scores = nn.functional.linear(x, torch.empty(5000, 8))
+    return x[int(scores.argmax()) % 4]
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (chosen, r"test_program.py:\d+: the step looks at values of its data here \(aten::_local_scalar_dense\)"),
+        (moved_and_updated, "moves a module to another device or type"),
+        (lambda x: _MODEL(x.to_sparse()), "a sparse"),
+        (lambda x: _MODEL(x).detach().numpy(), "looks at values of its data"),
+    ],
+)
+def test_what_cannot_be_followed_is_said_in_a_line(step: Step, said: str) -> None:
+    before = fingerprint(lambda: _MODEL)
+    with pytest.raises(RooflightError, match=said) as failed:
+        rooflight.estimate(step, X)
+    assert "\n" not in str(failed.value)
+    assert not changes(before, fingerprint(lambda: _MODEL))
+
+
+def test_what_the_step_says_itself_is_not_asked_for() -> None:
+    with pytest.raises(BadInput, match="a step of your own says that itself"):
+        rooflight.estimate(lambda x: _MODEL(x), X, dtype="bf16")
+
+
+# --- with libraries --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*LIBRARY])
+def test_steps_of_libraries(name: str) -> None:
+    try:
+        step, args = LIBRARY[name]("cpu", True)
+    except ImportError as missing:
+        pytest.skip(str(missing))
+    before = fingerprint(step, *args)
+    ledger = rooflight.estimate(step, *args, target="cpu")
+    assert not changes(before, fingerprint(step, *args))
+    # FlopCounterMode does not know the CPU's attention.
+    known = msgspec.structs.replace(ledger, ops=tuple(op for op in ledger.ops if "attention" not in op.name))
+    assert products(known) == counted(step, *args)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["GradScaler", "GAN"])
+def test_a_measured_step_is_repeated_and_left_as_it_was(name: str) -> None:
+    step, args = PLAIN[name]("cpu", True)
+    before = fingerprint(step, *args)
+    ledger = rooflight.measure(step, *args, repeat=3)
+    assert not changes(before, fingerprint(step, *args))
+    assert ledger.measurements
+
+
+def test_a_step_that_fails_where_it_is_measured_is_left_as_it_was() -> None:
+    model = small_net()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x: Tensor) -> None:
+        model(x).mean().backward()
+        optimizer.step()
+        raise ValueError("no more data today")
+
+    before = fingerprint(step, X)
+    with pytest.raises(TraceFailed, match=r"test_program.py:\d+ .*ValueError: no more data today"):
+        rooflight.measure(step, X, repeat=1)
+    assert not changes(before, fingerprint(step, X))
+
+
+@pytest.mark.slow
+def test_measuring_draws_no_numbers_from_a_program_that_goes_on() -> None:
+    model, batches = small_net(), iter([X] * 100)
+    before = torch.get_rng_state()
+    ledger = rooflight.measure(lambda: model(next(batches)), repeat=3)
+    assert any("which cannot be taken back" in note for note in ledger.header.notes)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_several_models_are_parts_of_one_step() -> None:
+    """The tables have a row for the whole, and the rows below it add up to it."""
+    generator, critic = nn.Linear(4, 8), nn.Linear(8, 1)
+    ledger = rooflight.estimate(lambda: critic(generator(torch.ones(2, 4))).sum().backward())
+    flops = {row.name: row.totals.flops for row in summary.rows(ledger)}
+    assert flops[""] == flops["generator"] + flops["critic"] > 0
+
+
+def test_batches_that_are_accumulated_are_told() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = torch.ones(6, 4)
+
+    def accumulated() -> None:
+        for part in inputs.chunk(3):
+            model(part).sum().backward()
+        optimizer.step()
+
+    def twice_the_same() -> None:
+        for _ in range(2):
+            model(inputs).sum().backward()
+        optimizer.step()
+
+    header = rooflight.estimate(accumulated).header
+    assert (header.batch, header.accumulate) == (2, 3)
+    assert rooflight.estimate(twice_the_same).header.accumulate == 1
+
+
+def test_an_estimate_writes_no_checkpoint(tmp_path: Path) -> None:
+    model, path = nn.Linear(4, 1), tmp_path / "model.pt"
+    torch.save(model.state_dict(), path)
+    before = path.read_bytes()
+
+    def step() -> None:
+        model(torch.ones(2, 4)).sum().backward()
+        torch.save(model.state_dict(), path)
+
+    assert any("is not written" in note for note in rooflight.estimate(step).header.notes)
+    assert path.read_bytes() == before
+
+
+def test_an_optimizer_that_does_not_step_is_told() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(last: bool) -> None:
+        model(torch.ones(2, 4)).sum().backward()
+        if last:
+            optimizer.step()
+
+    assert "SGD did not step in this call" in rooflight.estimate(step, False).header.notes[0]
+    assert not rooflight.estimate(step, True).header.notes
+
+
+def test_numpys_generators_are_put_back() -> None:
+    numpy = pytest.importorskip("numpy")
+    generator = numpy.random.default_rng(0)
+    before = generator.bit_generator.state
+    rooflight.estimate(lambda: torch.ones(2) * float(generator.random()))
+    assert generator.bit_generator.state == before
