@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from rooflight import summary
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op
+from rooflight.ledger import OUTSIDE, PASSES, Ledger, Module, Op
 
 _CONTAINERS = frozenset({"ModuleList", "Sequential"})
 _ATTENTION = frozenset({"bmm", "baddbmm"})
@@ -57,7 +57,7 @@ def model_of(ledger: Ledger) -> Model:
     home = _homes(ledger, paths)
     ops: dict[str, dict[str, list[int]]] = {path: {"forward": [], "backward": []} for path in paths}
     for index, (op, path) in enumerate(zip(ledger.ops, home, strict=True)):
-        if op.phase != "optimizer":
+        if op.phase in PASSES:
             ops[path][op.phase].append(index)
     by_path = {module.path: module for module in ledger.modules}
     weights = _parameter_bytes(ledger, paths)
@@ -152,7 +152,7 @@ def _homes(ledger: Ledger, paths: list[str]) -> list[str]:
 
     @cache
     def unit_of(module: str) -> str | None:
-        return None if module in (LOSS, OPTIMIZER) else _unit_around(module, paths)
+        return None if module in OUTSIDE else _unit_around(module, paths)
 
     current = next((path for op in ledger.ops if (path := unit_of(op.module)) is not None), paths[0])
     homes = []

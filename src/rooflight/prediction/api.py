@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from dataclasses import replace as replace_option
 from pathlib import Path
@@ -15,7 +15,7 @@ from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import cards_taken
 from rooflight.hardware.roofs import is_unknown
-from rooflight.ledger import Op
+from rooflight.ledger import Ledger, Op
 from rooflight.memory.cudnn_workspaces import DeviceWorkspaces
 from rooflight.memory.largest import MOST
 from rooflight.memory.predict import MemoryPredictor
@@ -23,9 +23,10 @@ from rooflight.ops.op_tasks import is_guess, tasks_of
 from rooflight.parallel.layout import Layout, replicas
 from rooflight.prediction.advice import predicted_advice
 from rooflight.prediction.capacity import barely, memory_notes, savings, settings_given, too_large, with_limits
-from rooflight.prediction.cluster_run import Cluster, OneDevice, layout_of
+from rooflight.prediction.cluster_run import MEMORY_UNKNOWN, Cluster, OneDevice, layout_of
 from rooflight.prediction.device_run import SpecTier, TimeSource, device_runs, predicted
 from rooflight.prediction.generations import GenerationTrace, by_generation, joined
+from rooflight.prediction.own_ops import carried_note, own_times
 from rooflight.prediction.paleo import Ppp, given_ppp
 from rooflight.prediction.recorded_calibration import RecordedCalibration
 from rooflight.prediction.resolve_devices import (
@@ -43,9 +44,10 @@ from rooflight.prediction.resolve_devices import (
 )
 from rooflight.prediction.result import MemorySaving, Prediction, Predictions
 from rooflight.prediction.roofline import RooflineTimes, roofline
+from rooflight.prediction.stored_step import LedgerTraces, beside_measured, check_precisions, ledger_given, spec_of
 from rooflight.prediction.tiers import TIERS, Predictor, check_precision
 from rooflight.prediction.traces import StepRequest, Traces
-from rooflight.spec import FIELDS, PredictKeywords, StepSpec, takes_step, with_part_of
+from rooflight.spec import FIELDS, PredictKeywords, StepSpec, is_program, takes_step, with_part_of
 from rooflight.step.changes import COMPILE_ASSUMES
 from rooflight.step.costed_step import Step, ledger_of
 from rooflight.trace import TraceOptions
@@ -62,7 +64,7 @@ CURVED_CELLS = 4
 
 @takes_step("predict")
 def predict(
-    model: str | nn.Module | StepSpec,
+    model: str | nn.Module | StepSpec | Callable[..., Any] | Ledger | Path,
     *inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     on: str | Device | Sequence[str | Device] = "h200",
@@ -76,37 +78,50 @@ def predict(
     max_batch: bool = False,
     max_seq: bool = False,
     allocator: str | None = None,
+    labels: Any = None,
+    real_data: bool = False,
     command: str = "",
     **step: Unpack[PredictKeywords],
 ) -> Predictions:
     """Predicted time and memory of one step, for every device in `on` and every batch; none of them is needed.
 
-    `model` and its options are those of `rooflight.estimate`. `on`: names of the database, .toml files, or `here`;
-    several in a list, or separated by commas. `tier`: `calibrated`, `published`, `transferred` or `spec`; by default
-    the most accurate that each device has data for (`ppp` needs `spec`). `calibration`: a file written by `rooflight
-    calibrate`, or what `rooflight.calibration_from` returns.
+    `model` and its options are those of `rooflight.estimate`; or a ledger, its file or `recorded:h200/NAME`, whose step
+    is predicted as it was, its measured time beside on the device it was measured on. `on`: names of the database,
+    .toml files, or `here`; several in a list, or separated by commas. `tier`: `calibrated`, `published`, `transferred`
+    or `spec`; by default the most accurate that each device has data for (`ppp` needs `spec`). `calibration`: a file
+    written by `rooflight calibrate`, or what `rooflight.calibration_from` returns.
     `graphs`: the step as one CUDA graph. `compile`, `fused`, `channels_last` and `pad` are changes of the traced step.
     `roofline`: roofs and points beside every prediction. `gpus` in each of `nodes`, working together as `parallel` says
     (`ddp`, `fsdp`, `tp`, `pp`, `8x4x2`, ...): the batch is then that of one replica, cut into `micro_batches`.
     `advice`: what would make each faster; by default if there are at most 12 predictions. `memory`: memory over the
     step, and what would reduce it; the peaks are in every prediction. `find_savings`: look for what would reduce memory
     where a step does not fit. `max_batch`, `max_seq`: the largest batch and the longest sequence that fit, of a model
-    by name. `allocator`: settings of torch's CUDA allocator as in PYTORCH_CUDA_ALLOC_CONF.
+    by name. `allocator`: settings of torch's CUDA allocator as in PYTORCH_CUDA_ALLOC_CONF. `real_data`: the step is
+    really run, on this machine's CPU, to see its ops: for models whose data decides what runs.
 
         >>> rooflight.predict("resnet50", on=["a100", "h200"], batch=[1, 8, 64], step="train")
     """
-    spec = StepSpec.given(model, step, verb="predict", inputs=inputs, kwargs=kwargs)
+    ledger = ledger_given(model)
+    if ledger is None:
+        spec = _divided(StepSpec.given(model, step, verb="predict", inputs=inputs, kwargs=kwargs))
+    else:
+        spec = spec_of(ledger, step, inputs=inputs or kwargs)
     _check_devices(on)
     given = read_calibration(calibration.calibration if isinstance(calibration, RecordedCalibration) else calibration)
     devices = devices_of(on, given)
-    spec = _divided(spec)
-    batches, live = _batches(spec, model), spec.model if isinstance(model, (str, StepSpec)) else model
+    batches = _batches(spec, model if ledger is None else spec)
     layout = layout_of(spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
     ppp = ppp if ppp is None or isinstance(ppp, Ppp) else given_ppp(ppp)
     tier = _tier(devices, tier=tier, ppp=ppp)
-    check_precision(spec.autocast or spec.dtype, devices, option="--autocast" if spec.autocast else "--dtype")
-    traces = Traces(live, inputs, kwargs, **spec.build)
-    asked = StepRequest(traces, TraceOptions.of(spec, command=command), allocator or "")
+    if ledger is not None:
+        check_precisions(ledger, devices)
+        traces: Traces = LedgerTraces(ledger, spec)
+    else:
+        check_precision(spec.autocast or spec.dtype, devices, option="--autocast" if spec.autocast else "--dtype")
+        live: Any = spec.model if isinstance(model, (str, StepSpec)) else model
+        traces = Traces(live, inputs, kwargs, labels=labels, **spec.build)
+    how = TraceOptions.of(spec, on="cpu" if real_data else "meta", command=command)
+    asked = StepRequest(traces, how, allocator or "")
     predictions = Question(
         asked,
         devices,
@@ -123,6 +138,8 @@ def predict(
         max_batch=max_batch,
         max_seq=max_seq,
     ).answer()
+    if ledger is not None:
+        predictions = beside_measured(predictions, ledger, spec)
     return replace(predictions, notes=(*cards_taken(on), *predictions.notes))
 
 
@@ -182,7 +199,7 @@ class Question:
     def _savings(self, jobs: Sequence[_GenerationJob], predictions: Predictions) -> tuple[MemorySaving, ...]:
         """Of the first device and its largest batch, where memory was asked for, or where something does not fit."""
         rows = predictions.predictions
-        if self.layout is not None or not rows or not jobs[0].memories.named:
+        if self.layout is not None or not rows or rows[0].memory is None or not jobs[0].memories.named:
             return ()
         wrong = [row for row in rows if row.memory is not None and not row.memory.fits]
         if not wrong and not self.timeline:
@@ -255,7 +272,9 @@ class _GenerationJob:
                 *versions_notes(predictors),
                 *assumed_notes(predictor.device for predictor in predictors),
                 *_guesses(steps, {row.tier for row in rows}, predictors),
+                *carried_note(steps[0], rows),
                 *memory_notes(rows),
+                *(() if steps[0].has_lifetimes else (f"memory is not known: {MEMORY_UNKNOWN}",)),
             ),
             devices=tuple(source.device for source in self.sources),
             graphs=steps[0].is_graph,
@@ -308,16 +327,16 @@ def _divided(spec: StepSpec) -> StepSpec:
     return with_part_of(spec, spec.total_batch, replicas(parallel=spec.parallel, gpus=spec.gpus, nodes=spec.nodes))
 
 
-def _batches(spec: StepSpec, model: str | nn.Module | StepSpec) -> list[int]:
+def _batches(spec: StepSpec, model: object) -> list[int]:
     batches = list(spec.batches)
     if max(batches, default=0) > MOST:
         raise BadInput(f"--batch={max(batches)} is more than any device takes: give at most {MOST:,}")
-    if isinstance(model, (str, StepSpec)):
+    if isinstance(model, (str, StepSpec)) or is_program(model):
         return batches
     from torch import nn
 
     if not isinstance(model, nn.Module):
-        raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
+        raise BadInput(f"expected the name of a model, an nn.Module or a step to call, got {type(model).__name__}")
     if len(batches) > 1:
         raise BadInput("a live module is predicted with the inputs you pass: one batch at a time")
     return batches
@@ -368,9 +387,15 @@ def _guesses(steps: Sequence[Step], tiers: set[str], predictors: Sequence[Predic
         doubts.append((is_unknown, "no formula, or only part of one: the missing part counts as no time: "))
     notes = []
     for doubtful, reason in doubts:
-        names = sorted({op.packet.removeprefix("aten::") for step in steps for op in step.kinds if doubtful(op)})
+        names = sorted({op.packet.removeprefix("aten::") for step in steps for op in _untimed(step) if doubtful(op)})
         notes += [reason + ", ".join(names)] if names else []
     return tuple(notes)
+
+
+def _untimed(step: Step) -> Iterator[Op]:
+    """Kinds of op whose time is not known from a measurement of the step itself."""
+    timed = {int(step.kind_of[place]) for place in own_times(step)}
+    return (op for kind, op in enumerate(step.kinds) if kind not in timed)
 
 
 def _header(steps: Sequence[Step]) -> Any:

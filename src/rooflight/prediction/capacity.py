@@ -41,7 +41,8 @@ class _StepAtAnyBatch:
     def of(cls, asked: StepRequest, near: int | None) -> _StepAtAnyBatch:
         if not asked.by_name:
             raise BadInput(
-                '--max-batch needs a model by name: a live module has the batch of its inputs; give "file.py:NAME"'
+                "--max-batch needs a model by name: a live module has the batch of its inputs, a ledger its own; give "
+                '"file.py:NAME"'
             )
         return cls(asked.at(near or 1, scaled=True).at_batch or asked.at, asked.at)
 
@@ -84,7 +85,7 @@ def longest_sequence(asked: StepRequest, place: OneDevice, memories: MemoryPredi
     """Every length is traced: what a model does with more tokens has no closed form here."""
     if not asked.by_name:
         raise BadInput(
-            "--max-seq needs a model by name: a live module has the length of its inputs; give "
+            "--max-seq needs a model by name: a live module has the length of its inputs, a ledger its own; give "
             '"file.py:FACTORY" with a parameter `seq`'
         )
     name = "past" if asked.which.get("step") == "decode" else "seq"
@@ -237,12 +238,17 @@ def _other_steps(
     if training and options.accumulate == 1 and batch > 1 and batch % 2 == 0:
         twice = partial(at, less, options=changed(accumulate=2))
         yield f"two micro-batches of {less:,}", f"--batch {less} --accumulate 2", twice
-    if training and header.optimizer in ("adam", "adamw"):
+    optimizer = (header.optimizer or "").lower()  # a caller's own goes by its class
+    if training and optimizer in _TWO_STATES:
         yield (
-            "momentum instead of Adam",
+            f"momentum instead of {'Adam' if optimizer in ('adam', 'adamw') else header.optimizer}",
             "--optimizer momentum",
             partial(at, batch, options=changed(optimizer="momentum")),
         )
+
+
+_TWO_STATES = ("adam", "adamw", "adadelta", "adamax", "nadam", "radam", "rprop")
+"""Optimizers that keep two numbers for every weight."""
 
 
 def settings_given(text: str | None) -> AllocatorSettings:

@@ -42,6 +42,8 @@ _HOST_SHARE = 0.2
 _ABOVE_ONE = 1.0005
 """An efficiency that is written as more than 100.0%."""
 
+MEMORY_UNKNOWN = "the ledger does not tell when tensors are made and freed"
+
 StepAt = Callable[[int], Step]
 """A step of so many samples."""
 
@@ -117,7 +119,8 @@ class OneDevice:
     ) -> Prediction:
         """The prediction for one GPU as that for all there are, with the memory of the fullest. `curves`: weak and
         strong scaling too. `timeline`: of that GPU's memory."""
-        return replace(alone, memory=memories.of(step, self.device, timeline=timeline))
+        memory = memories.of(step, self.device, timeline=timeline) if step.has_lifetimes else None
+        return replace(alone, memory=memory)
 
 
 _ANY = 10**9
@@ -235,6 +238,8 @@ class Cluster(OneDevice):
             raise BadInput("many GPUs need a batch: this model's inputs do not tell it")
         if step.ledger.header.accumulate > 1:
             raise BadInput(NOT_ACCUMULATED)
+        if not step.has_lifetimes:
+            raise BadInput(f"{MEMORY_UNKNOWN}, and many GPUs share it: leave --gpus and --nodes out")
         batch = step.batch
         timed_at = cache(lambda size: timed(_at(step, size), self.source))
         run = predict_parallel(
@@ -294,7 +299,10 @@ def _at(step: Step, size: int) -> Step:
     if size == step.batch:
         return step
     if step.at_batch is None:
-        raise BadInput("a live module has the batch of its inputs, and a pipeline divides it: give the model by name")
+        raise BadInput(
+            "a live module has the batch of its inputs, a ledger its own, and a pipeline divides it: give the model by "
+            "name"
+        )
     return step.at_batch(size)
 
 

@@ -13,17 +13,19 @@ from msgspec.structs import replace
 from rooflight import formatting, metrics
 from rooflight.hardware.calibration import COMES_ALONG
 from rooflight.hardware.device import Device
+from rooflight.ledger import PHASES
 from rooflight.prediction.checked_steps import checked_on
 from rooflight.prediction.clocks import step_seconds
 from rooflight.prediction.cluster.step import TimedStep
 from rooflight.prediction.flops_over_peak import flops_over_peak
 from rooflight.prediction.least_times import Limits, limits_of
+from rooflight.prediction.own_ops import carried_times
 from rooflight.prediction.paleo import Ppp, SpecTime, spec_time
 from rooflight.prediction.result import CostlyOp, Interval, Prediction
 from rooflight.prediction.tiers import OpTimes, Predictor
 from rooflight.step.cache_reuse import Array
 from rooflight.step.costed_step import Step, ledger_of
-from rooflight.step.host_calls import PHASES, host_seconds, module_entries
+from rooflight.step.host_calls import host_seconds, module_entries
 from rooflight.step.model_kind import kind_of
 
 _BETWEEN_DEVIATION = 0.4
@@ -215,28 +217,34 @@ def device_runs(step: Step, predictors: Sequence[Predictor]) -> list[DeviceRun]:
     return runs
 
 
-def spec_seconds(step: Step, device: Device, ppp: Ppp | None) -> tuple[SpecTime, Array]:
-    """PALEO's answer, and its seconds for every op."""
+def spec_seconds(step: Step, device: Device, ppp: Ppp | None) -> tuple[SpecTime, Array, float]:
+    """PALEO's answer, the seconds of every op, and what those add to it that were timed elsewhere: it has no time for
+    an op without a formula."""
     ledger = replace(step.ledger, header=replace(step.ledger.header, batch=step.batch), ops=step.ops_with_cost)
     answer = spec_time(ledger, device, ppp=ppp)
     by_op = answer.op_times_s
-    return answer, np.array([by_op.get(op.index, 0.0) for op in ledger.ops])
+    seconds = np.array([by_op.get(op.index, 0.0) for op in ledger.ops])
+    if (own := carried_times(step, device)) is None:
+        return answer, seconds, 0.0
+    more_s = float((own.seconds - seconds[own.places]).sum())
+    seconds[own.places] = own.seconds
+    return answer, seconds, more_s
 
 
 def predicted(step: Step, source: TimeSource) -> Prediction:
     if isinstance(source, Predictor):
         return device_runs(step, [source])[0].prediction()
-    answer, seconds = spec_seconds(step, source.device, source.ppp)
-    interval = Interval(*answer.interval_s)
+    answer, seconds, more_s = spec_seconds(step, source.device, source.ppp)
+    interval, time_s = Interval(*(end + more_s for end in answer.interval_s)), answer.time_s + more_s
     return _prediction(
         step,
         source.device,
         seconds,
-        answer.time_s,
+        time_s,
         tier="spec",
         source=answer.text,
         time_interval_s=interval,
-        gpu_time_s=answer.time_s,
+        gpu_time_s=time_s,
         gpu_time_interval_s=interval,
     )
 
@@ -244,7 +252,7 @@ def predicted(step: Step, source: TimeSource) -> Prediction:
 def timed(step: Step, source: TimeSource) -> TimedStep:
     """The step with the seconds of its ops; the gaps between kernels are in them."""
     if isinstance(source, SpecTier):
-        _, seconds = spec_seconds(step, source.device, source.ppp)
+        _, seconds, _ = spec_seconds(step, source.device, source.ppp)
         return TimedStep(ledger_of(step), seconds.tolist(), [0.0] * len(seconds))
     times = source.op_times(step)
     busy = times.seconds + times.kernels * gap_of(source, graphs=step.is_graph) * (times.seconds > 0)

@@ -51,6 +51,12 @@ def by_generation(
             continue
         trace = traced(_target(some[0]))
         names = ", ".join(device.name for device in some)
+        if list(trace.steps) == list(first.steps):  # of a ledger, which is not always traced again
+            shared, others = traces[0]
+            notes = (*shared.notes, *(f"{names}: {note}" for note in trace.notes))
+            together = [device for device in devices if device in (*others, *some)]
+            traces[0] = replace(shared, notes=notes), together
+            continue
         why = ", ".join(first.differs_on(_capability(some[0])))
         note = f"{names}: traced apart from {newest.name}: {why}"
         traces.append((replace(trace, notes=(*trace.notes, note)), some))

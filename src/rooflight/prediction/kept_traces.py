@@ -27,6 +27,7 @@ from rooflight._version import __version__
 from rooflight.files import UNDECODABLE
 from rooflight.ledger import Ledger
 from rooflight.models import builtin_names
+from rooflight.spec.fields import is_own
 from rooflight.trace import TraceOptions
 
 _MOST = 200_000_000
@@ -52,10 +53,12 @@ class KeptTrace:
         *,
         scales: bool,
     ) -> KeptTrace | None:
-        """`None` where it cannot be kept: others' models change, and a CPU's kernels are this machine's. `switches`:
-        those of torch, if it was not loaded before. `scales`: it was found to serve every batch."""
+        """`None` where it cannot be kept: others' models and losses change, a CPU's kernels are this machine's, and
+        data is another every time. `switches`: those of torch, if it was not loaded before. `scales`: it was found to
+        serve every batch."""
         by_name = isinstance(model, str) and model in builtin_names()
-        if switches is None or not by_name or not options.target.startswith("cuda"):
+        has_own = is_own(options.loss) or is_own(options.optimizer)
+        if switches is None or not by_name or has_own or options.runs or not options.target.startswith("cuda"):
             return None
         try:
             versions = (__version__, _code(), version("torch"))

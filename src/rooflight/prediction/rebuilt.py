@@ -17,13 +17,13 @@ from msgspec.structs import replace as in_fields
 from rooflight.errors import BadInput, RooflightError, TraceFailed
 from rooflight.hardware.device import Device
 from rooflight.ledger import Header, Ledger, total
-from rooflight.models import builtin_names
+from rooflight.models.registry import NAMES
 from rooflight.prediction.traces import StepRequest, Traces
 from rooflight.spec import StepSpec
 from rooflight.step.costed_step import Step, ledger_of, own_step
 from rooflight.summary.measured import is_measured
 from rooflight.trace import TraceOptions
-from rooflight.trace.target import AMPERE, HOPPER, generation, needed_for, parse_target, target_for
+from rooflight.trace.target import AMPERE, generation, needed_for, parse_target, target_for
 
 _OF_LIBRARIES = re.compile(r"(?:torchvision|timm|hf):([A-Za-z][\w.-]*)")
 """Names of architectures; a folder of that name is none."""
@@ -88,8 +88,14 @@ def _built(ledger: Ledger, traces: Traces | None) -> Rebuilt:
 def as_run_on(ledger: Ledger, device: Device, traces: Traces | None) -> tuple[Ledger, str]:
     """An estimate with the ops that the device would run, as `rooflight predict` has them; and what must be said where
     these cannot be had. What was measured ran as it did."""
-    header, capability = ledger.header, device.capability or HOPPER
-    if is_measured(ledger) or not header.target.startswith("cuda") or device.kind != "gpu" or header.batch is None:
+    there, note = as_run_by(ledger, target_for(device.kind, device.capability), traces)
+    return there, f"{device.name}: {note}" if note else ""
+
+
+def as_run_by(ledger: Ledger, target: str, traces: Traces | None) -> tuple[Ledger, str]:
+    """The same of all devices of a target."""
+    header, capability = ledger.header, parse_target(target).capability
+    if is_measured(ledger) or not header.target.startswith("cuda") or target == "cpu" or header.batch is None:
         return ledger, ""
     if capability < AMPERE and any(op.precision == "tf32" for op in ledger.ops):
         ops = tuple(in_fields(op, precision="fp32") if op.precision == "tf32" else op for op in ledger.ops)
@@ -100,9 +106,9 @@ def as_run_on(ledger: Ledger, device: Device, traces: Traces | None) -> tuple[Le
         return ledger, ""
     again = rebuilt(ledger, traces)
     if isinstance(again, str):
-        taken = f"{device.name}: attention is taken to run in the kernels of {header.target}, for which it was traced"
+        taken = f"attention is taken to run in the kernels of {header.target}, for which it was traced"
         return ledger, f"{taken}: {again}" if attending else ""
-    other = again.traced_for(target_for(device.kind, device.capability))
+    other = again.traced_for(target)
     return in_fields(other, header=in_fields(other.header, command=header.command, notes=header.notes)), ""
 
 
@@ -131,7 +137,7 @@ def _several(header: Header) -> bool:
 
 
 def _is_known(model: str) -> bool:
-    if model in builtin_names():
+    if model in NAMES:
         return True
     of_library = _OF_LIBRARIES.fullmatch(model)
     return of_library is not None and not Path(of_library[1]).exists()

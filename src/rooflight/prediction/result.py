@@ -302,6 +302,10 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """The largest batch that fits, where it was asked for."""
     max_seq: int | None = None
     """The longest sequence that fits at this batch, where it was asked for."""
+    measured_time_s: float | None = None
+    """The wall time that the step took on this very device, where it is a ledger's that was measured on it."""
+    measured_gpu_time_s: float | None = None
+    """The GPU-busy time of the same."""
     many: ClusterPrediction | None = None
     """The run on several GPUs that `time_s`, `throughput` and `mfu` are then of. `gpu_time_s`, its interval (as wide,
     for its length, as one GPU's), `host_time_s` and `phases` are of one GPU of it, in a pipeline of the slowest stage;
@@ -321,6 +325,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     def gpu_busy_s(self) -> float:
         """The same as `gpu_time_s`, by its full name: the time in which the device works, not the sum of kernels."""
         return self.gpu_time_s
+
+    @property
+    def error(self) -> float | None:
+        """Of the predicted time against the measured one, where there is one."""
+        return self.time_s / self.measured_time_s - 1 if self.measured_time_s else None
 
     @property
     def gain(self) -> float | None:

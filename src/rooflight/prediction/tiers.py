@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace as with_points
 
 from rooflight.errors import BadInput
@@ -40,6 +41,7 @@ from rooflight.prediction.calibrated.features import group
 from rooflight.prediction.calibrated.model import CalibratedModel, TaskTimes
 from rooflight.prediction.host_speed import CALIBRATED_HOST, HostSpeed, host_of_others, usual_host
 from rooflight.prediction.least_times import cache_bytes, floor_seconds
+from rooflight.prediction.own_ops import carried_times
 from rooflight.prediction.transfer import transferred
 from rooflight.step.cache_reuse import USABLE, Array
 from rooflight.step.changes import has_convolutions, in_channels_last, is_channels_last, padded, uneven_sizes
@@ -167,13 +169,20 @@ class Predictor:
         of = step.kind_of
         floor_s = floor_seconds(step, self.device)
         seconds: Array = np.maximum(warm[of] + shares * (cold - warm)[of], floor_s)
-        repeats = np.bincount(of, minlength=count)[step.task_kind]
+        repeats, guessed = np.bincount(of, minlength=count)[step.task_kind], step.guessed
         each = times.warm_s * repeats
+        if (own := carried_times(step, self.device)) is not None:
+            before = np.bincount(of, seconds, count)
+            seconds[own.places] = own.seconds
+            after = np.bincount(of, seconds, count)
+            each *= np.divide(after, before, out=np.ones(count), where=before > 0)[step.task_kind]
+            guessed = guessed.copy()
+            guessed[of[own.places]] = not own.same_device
         apart = float(np.sqrt(((each * times.deviation) ** 2).sum()))
-        near = (times.distance <= _NEAR) & ~step.guessed[step.task_kind]
+        near = (times.distance <= _NEAR) & ~guessed[step.task_kind]
         inside = float(each[near].sum() / each.sum()) if each.sum() else 1.0
         total = float(seconds.sum())
-        shared = total * math.hypot(SHARED, self._elsewhere, self._family_deviation(step, each))
+        shared = total * math.hypot(SHARED, self._elsewhere, self._family_deviation(step, each, guessed))
         return OpTimes(seconds, apart + shared, inside, kernels[of], floor_s)
 
     @property
@@ -189,17 +198,15 @@ class Predictor:
     def _is_same_architecture(self) -> bool:
         return (self.device.capability or 0) // 10 == (self._origin.capability or 0) // 10
 
-    def _family_deviation(self, step: Step, seconds: Array) -> float:
+    def _family_deviation(self, step: Step, seconds: Array, guessed: npt.NDArray[np.bool_]) -> float:
         """Of the sum, as a part of it: what times of whole families are off by, each in its own way. Seconds are those
-        of the step's tasks."""
+        of the step's tasks. `guessed`: of every kind."""
         if not seconds.any():
             return 0.0
         off: dict[str, float] = {}
-        for task, taken, guessed in zip(
-            step.tasks, seconds.tolist(), step.guessed[step.task_kind].tolist(), strict=True
-        ):
+        for task, taken, guess in zip(step.tasks, seconds.tolist(), guessed[step.task_kind].tolist(), strict=True):
             family = group(task.family)
-            deviation = GUESSED if guessed else self._deviation_of(task, family)
+            deviation = GUESSED if guess else self._deviation_of(task, family)
             off[family] = off.get(family, 0.0) + taken * deviation
         return math.sqrt(sum(part**2 for part in off.values())) / float(seconds.sum())
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import Ledger
 from rooflight.prediction.kept_traces import KeptTrace, switches_of_torch
+from rooflight.spec import is_program, program_name
 from rooflight.step.costed_step import PreparedTrace, Step, TracedIn
 from rooflight.step.other_batches import DoesNotScale, check_scales, prime_for
 from rooflight.trace import TraceOptions
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from rooflight.models.workload import Workload
 
 _FEW = 2
@@ -28,26 +27,33 @@ class Traces:
 
     def __init__(
         self,
-        model: str | nn.Module,
+        model: Any,
         inputs: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        labels: Any = None,
         **which: Any,
     ) -> None:
         self.model = model
         self.which: Mapping[str, Any] = which
         """What else names the step: `step`, `seq`, `dtype`, ..."""
-        self._inputs, self._kwargs = inputs, kwargs
+        self._inputs, self._kwargs, self._labels = inputs, kwargs, labels
         self._switches = switches_of_torch()
         """Where torch was not loaded before: its traces can be kept."""
         self._single: dict[tuple[TraceOptions, int], Step] = {}
         self._scaled: dict[tuple[TraceOptions, int], PreparedTrace | DoesNotScale] = {}
         self._in: dict[str, Traces] = {}
 
+    @property
+    def by_name(self) -> bool:
+        """Can the step be traced with another batch, or changed otherwise?"""
+        return isinstance(self.model, str)
+
     def changed(self, **changes: Any) -> Traces:
         """Those of the step with some of what names it changed."""
         if not changes:
             return self
-        traces = Traces(self.model, self._inputs, self._kwargs, **{**self.which, **changes})
+        traces = Traces(self.model, self._inputs, self._kwargs, labels=self._labels, **{**self.which, **changes})
         traces._switches = self._switches
         return traces
 
@@ -117,10 +123,16 @@ class Traces:
         kept = KeptTrace.of(self.model, self.which, options, batch, self._switches, scales=check is not None)
         if kept is not None and (ledger := kept.read()) is not None:
             return ledger
+        if is_program(self.model):
+            from rooflight.trace.program_stage import trace_program
+
+            return trace_program(self.model, self._inputs, self._kwargs or {}, program_name(self.model), options)
         from rooflight.models.resolve import given_workload
         from rooflight.trace import trace
 
-        workload = given_workload(self.model, self._inputs, self._kwargs, batch=batch, device="meta", **self.which)
+        device = options.on if options.runs else "meta"
+        workload = given_workload(self.model, self._inputs, self._kwargs, batch=batch, device=device, **self.which)
+        workload = replace(workload, labels=self._labels)
         ledger = trace(workload, options)
         if check is not None:
             check(ledger, workload)
@@ -154,4 +166,4 @@ class StepRequest:
 
     @property
     def by_name(self) -> bool:
-        return isinstance(self.traces.model, str)
+        return self.traces.by_name

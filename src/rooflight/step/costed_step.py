@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rooflight.estimation.costs import cost_of, signature
 from rooflight.estimation.fused_optimizer import with_fused_optimizer
 from rooflight.hardware.roofs import demand_of
-from rooflight.ledger import COMPILED, GRAPHS, Execution, Ledger, Op
+from rooflight.ledger import COMPILED, GRAPHS, PASSES, Execution, Ledger, Op
 from rooflight.ops.kernel_task import Task
 from rooflight.ops.op_tasks import is_guess, tasks_of
 from rooflight.step.cache_reuse import Array, Reuse, touches_of
@@ -171,6 +171,12 @@ class Step:
         """Of every op, as a place in `PHASES`."""
         return self.once(phases_of)
 
+    @property
+    def has_lifetimes(self) -> bool:
+        """Does the ledger tell when its storages are made and freed? A log from elsewhere has ops alone."""
+        ledger = self.ledger
+        return ledger.header.traced_on != "import" and any(storage.born is not None for storage in ledger.storages)
+
     @cached_property
     def guessed(self) -> npt.NDArray[np.bool_]:
         """Of every kind: is its time a guess?"""
@@ -230,7 +236,7 @@ class PreparedTrace:
         self._kinds: list[Op] = []
         kind_of = []
         for op in ledger.ops:
-            key = (signature(op, self._sizes), op.precision, op.phase == "optimizer")
+            key = (signature(op, self._sizes), op.precision, op.phase in PASSES)
             place = known.get(key)
             if place is None:
                 place = known[key] = len(self._kinds)
@@ -245,7 +251,7 @@ class PreparedTrace:
     @cached_property
     def host_parts(self) -> list[HostParts]:
         """What every kind of op costs the host, whatever the batch."""
-        return [parts_of(replace(op, cost=cost_of(op, self._sizes))) for op in self._kinds]
+        return [parts_of(replace(op, cost=cost_of(op, self._sizes) or op.cost)) for op in self._kinds]
 
     def once(self, function: Callable[[Ledger, *Arguments], Result], *arguments: *Arguments) -> Result:
         """A `functools.cache` that ends with the trace: what a function of its ledger gives, by function and
@@ -272,7 +278,7 @@ class PreparedTrace:
                 op, sizes = scaling.op(traced), self._sizes
                 if prime is not None:
                     sizes = {row.storage: scaling.size(sizes.get(row.storage, 0)) for row in traced.inputs}
-                op = replace(op, cost=cost_of(op, sizes))
+                op = replace(op, cost=cost_of(op, sizes) or (None if prime is not None else traced.cost))
                 fixed = op, tasks_of(op)
                 same = op.kind == "view" or (op.args == traced.args and op.outputs == traced.outputs)
                 if same and batch not in (None, prime):  # the traced batch itself changes nothing

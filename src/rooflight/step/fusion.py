@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rooflight.ledger import Op, Storage
+from rooflight.ledger import PASSES, Op, Storage
 from rooflight.ops.op_tasks import tasks_of
 
 _FUSED = (
@@ -85,7 +85,7 @@ def _written(ops: Sequence[Op], fusible: Sequence[bool]) -> list[_Touch]:
 
 def is_fusible(op: Op) -> bool:
     """Would a compiler run it in one kernel with others?"""
-    if op.kind != "compute" or op.phase == "optimizer":
+    if op.kind != "compute" or op.phase not in PASSES:
         return False
     tasks = tasks_of(op)
     return bool(tasks) and all(task.family.startswith(_FUSED) for task in tasks)

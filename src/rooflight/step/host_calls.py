@@ -9,13 +9,13 @@ classes only, by precision, and a factor for mixtures of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.ledger import Ledger, Op, Phase, Value
+from rooflight.ledger import PHASES, Ledger, Op, Value
 from rooflight.ops.kernel_task import Task
 from rooflight.ops.op_tasks import tasks_of
 from rooflight.step.cache_reuse import Array
@@ -48,7 +48,6 @@ LAYERS = ("MultiheadAttention", "TransformerEncoderLayer")
 HostParts = tuple[tuple[tuple[str, str], float], ...]
 """What an op costs the host: classes of ops with their precision, and how often each."""
 _AS_TRACED: Mapping[str, str] = {}
-PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 def host_class(task: Task) -> str:
@@ -79,7 +78,8 @@ def host_seconds(
             times_s[phase, parts] = mixed * sum(weight * cost_of(*part, phase, costs) for part, weight in run)
         return times_s[phase, parts]
 
-    named = [phase if training else "infer" for phase in PHASES]
+    # What is done beside the model's passes is done without autograd.
+    named = [phase if training and phase != "other" else "infer" for phase in PHASES]
     by_kind = np.array([[seconds_of(parts, phase) for phase in named] for parts in kinds])
     phase_of = phases_of(ledger)
     seconds: Array = by_kind[kind_of, phase_of] if len(phase_of) else np.zeros(0)
@@ -176,6 +176,8 @@ def cost_of(name: str, precision: str, phase: str, costs: Mapping[str, Value]) -
 
 
 def _optimizer_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> float:
-    kind = "adamw" if "adam" in (ledger.header.optimizer or "") else "sgd"
+    count = Counter(storage.category for storage in ledger.storages if not storage.host)
+    # Timed are one that keeps two numbers for every weight and one that keeps none.
+    kind = "adamw" if count["optimizer-state"] > count["gradient"] else "sgd"
     tensors = sum(1 for storage in ledger.storages if storage.category == "parameter")
     return _value(costs, f"optimizer.{kind}.step") + tensors * _value(costs, f"optimizer.{kind}.tensor")

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Storage, Totals, total
+from rooflight.ledger import LOSS, OPTIMIZER, OUTSIDE, PHASES, Ledger, Module, Op, Storage, Totals, total
 from rooflight.metrics import ratio
 from rooflight.summary.activation_gradients import activation_gradients
 from rooflight.summary.functions import OWN_PARAMETERS, below, is_function, row_names
@@ -46,7 +46,7 @@ def totals_by_phase(ledger: Ledger) -> dict[str, Totals]:
     groups: dict[str, list[Op]] = defaultdict(list)
     for op in ledger.ops:
         groups[op.phase].append(op)
-    return {phase: total(groups[phase]) for phase in ("forward", "backward", "optimizer") if phase in groups}
+    return {phase: total(groups[phase]) for phase in PHASES if phase in groups}
 
 
 def has_formulas(ledger: Ledger) -> bool:
@@ -228,7 +228,7 @@ def type_of(ledger: Ledger) -> Callable[[Op], str]:
     leaves = {module.path: module.type for module in _leaves(ledger.modules)}
 
     def type_of(op: Op) -> str:
-        if op.module in (LOSS, OPTIMIZER):
+        if op.module in OUTSIDE:
             return op.module
         return leaves.get(op.module, op.packet)
 
@@ -237,11 +237,11 @@ def type_of(ledger: Ledger) -> Callable[[Op], str]:
 
 def _module_rows(ledger: Ledger, whole: Totals) -> list[SummaryRow]:
     """Every module with all that runs inside it, and below it what it does itself, so that the rows below it add up;
-    then loss and optimizer, which are no modules."""
+    then loss, optimizer and the rest, which are no modules."""
     inside: dict[str, PhaseSums] = defaultdict(dict)
     names = row_names(ledger)
     for path, sums in _sums(ledger.ops, lambda op: names[op.index]).items():
-        for ancestor in [path] if path in (LOSS, OPTIMIZER) else ancestry(path):
+        for ancestor in [path] if path in OUTSIDE else ancestry(path):
             for phase, value in sums.items():
                 inside[ancestor][phase] = inside[ancestor].get(phase, Totals()) + value
     all_params: Counter[str] = Counter()
@@ -263,9 +263,10 @@ def _module_rows(ledger: Ledger, whole: Totals) -> list[SummaryRow]:
         for module in ledger.modules
     ]
     rows = _with_own(rows, _own_rows(ledger, inside, names, whole))
-    for path, name in ((LOSS, ledger.header.loss or ""), (OPTIMIZER, ledger.header.optimizer or "")):
+    called = {LOSS: ledger.header.loss, OPTIMIZER: ledger.header.optimizer}
+    for path in OUTSIDE:
         if inside.get(path):
-            rows.append(replace(_row(path, name, inside[path], whole), calls=1, kind="outside"))
+            rows.append(replace(_row(path, called.get(path) or "", inside[path], whole), calls=1, kind="outside"))
     return rows
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op
+from rooflight.ledger import OUTSIDE, Ledger, Op
 
 FUNCTIONAL = "<functional>"
 """One row for all functions of a module, where there are too many to be listed."""
@@ -64,7 +64,7 @@ def row_names(ledger: Ledger) -> list[str]:
 
 
 def _row_name(op: Op, forward: set[str]) -> str:
-    if op.module in (LOSS, OPTIMIZER):
+    if op.module in OUTSIDE:
         return op.module
     name = function_of(op)
     # The backward of a relu is that of a threshold at zero.

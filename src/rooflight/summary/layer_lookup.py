@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rooflight import summary
 from rooflight.errors import BadInput
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger
+from rooflight.ledger import OUTSIDE, Ledger
 from rooflight.summary.functions import function_of, row_names
 
 _RUN = re.compile(r"\[(\d+)-\d+\]")
@@ -33,7 +33,7 @@ def find_layer(ledger: Ledger, text: str) -> FoundLayer:
     if name == ledger.header.model:  # as the first row of the table calls it
         return FoundLayer("")
     paths = [module.path for module in ledger.modules]
-    if name in paths or name in (LOSS, OPTIMIZER):
+    if name in paths or name in OUTSIDE:
         return FoundLayer(name)
     functions = list(dict.fromkeys(row for row in row_names(ledger) if row.endswith("()")))
     if name.endswith(_SEVERAL):

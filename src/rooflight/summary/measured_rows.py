@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rooflight import summary
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Totals, total
+from rooflight.ledger import OUTSIDE, PHASES, Ledger, Op, Totals, total
 from rooflight.metrics import ratio
 from rooflight.summary import By, SummaryRow
 from rooflight.summary.facts import MeasuredFact
@@ -85,7 +85,7 @@ def merged(measured: Measured, members: list[MeasuredRow], estimate: SummaryRow)
 def phases(measured: Measured) -> list[MeasuredRow]:
     """The phases that the step has."""
     groups = _grouped(measured, lambda op: op.phase)
-    order = ("forward", "backward", "optimizer", SEVERAL, NO_OP)
+    order = (*PHASES, SEVERAL, NO_OP)
     return [_named_row(measured, name, groups[name]) for name in order if name in groups]
 
 
@@ -215,7 +215,7 @@ def innermost(paths: set[str]) -> str:
         return NO_OP
     if len(paths) == 1:
         return next(iter(paths))
-    if paths & {LOSS, OPTIMIZER}:
+    if paths.intersection(OUTSIDE):
         return SEVERAL
     shared: list[str] = []
     for level in zip(*(path.split(".") for path in paths), strict=False):
@@ -226,7 +226,7 @@ def innermost(paths: set[str]) -> str:
 
 
 def _around(path: str) -> list[str]:
-    return [path] if path in (LOSS, OPTIMIZER, SEVERAL, NO_OP) else summary.ancestry(path)
+    return [path] if path in (*OUTSIDE, SEVERAL, NO_OP) else summary.ancestry(path)
 
 
 def _joined(names: list[str]) -> str:

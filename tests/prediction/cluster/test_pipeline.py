@@ -150,6 +150,7 @@ def test_the_slowest_stage_is_the_gpu_that_is_told_of() -> None:
         "forward": pytest.approx(12 * 3 * 0.001),
         "backward": pytest.approx(12 * 3 * 0.002),
         "optimizer": pytest.approx(0.008 * 3 / 8),
+        "other": 0.0,
     }
     assert (step.host_s, step.host_wait_s) == (0, 0)
 

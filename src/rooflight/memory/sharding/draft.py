@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rooflight.ledger import Ledger
+from rooflight.ledger import PASSES, Ledger
 from rooflight.memory.allocation_script import AllocationScript
 from rooflight.memory.storage_lifetimes import AddedStorage, numbers_in, numbers_of, places_of
 from rooflight.ops.workspace_phases import WorkspacePhase
@@ -57,12 +57,12 @@ class RankDraft:
         return [number for number in numbers_in("gradient", self.ledger) if not self.ledger.storages[number].host]
 
     def touched(self, ops: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """The first and the last of these ops that see each storage, but for the optimizer's."""
+        """The first and the last of these ops that see each storage, of the model's passes."""
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for index in ops:
             op = self.ledger.ops[index]
-            if op.phase != "optimizer":
+            if op.phase in PASSES:
                 for number in numbers_of((*op.inputs, *op.outputs), self.places):
                     first.setdefault(number, index)
                     last[number] = index

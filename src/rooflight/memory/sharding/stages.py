@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rooflight.ledger import is_inside
+from rooflight.ledger import PASSES, is_inside
 from rooflight.memory.sharding.draft import RankDraft
 from rooflight.memory.sharding.tensor import parameter_of
 from rooflight.memory.storage_lifetimes import (
@@ -74,7 +74,7 @@ def keep_stage(draft: RankDraft, ops: Sequence[int], paths: Sequence[str], micro
     _sum_gradients_of_stage(draft, {number for number in owner if owner[number] in weights}, in_stage, first)
     draft.cut_update_moments(share)
     for op in ledger.ops:
-        if op.phase != "optimizer" and op.index not in in_stage:
+        if op.phase in PASSES and op.index not in in_stage:
             draft.moments[op.index] = ()
 
 

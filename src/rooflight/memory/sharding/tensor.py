@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rooflight.ledger import Ledger, Op, Scalar, Tensor
+from rooflight.ledger import PASSES, Ledger, Op, Scalar, Tensor
 from rooflight.memory.sharding.draft import RankDraft
 from rooflight.memory.storage_lifetimes import bytes_of, numbers_in, numbers_of, places_of
 from rooflight.parallel.blocks import Model, is_attention
@@ -92,7 +92,7 @@ def divide(draft: RankDraft, model: Model, ranks: int, *, sequence: bool) -> Non
             along.add(number)
     draft.cut_update_moments(average)
     for op in ledger.ops:
-        if op.phase != "optimizer" and (op.index in parts.inside or sequence):
+        if op.phase in PASSES and (op.index in parts.inside or sequence):
             draft.cut_moments(op.index, 1 / ranks)
     if along:
         _along_the_sequence(draft, parts, along, ranks)
@@ -109,8 +109,8 @@ def _cut_results(ledger: Ledger, parts: TensorCut, weights: set[int]) -> tuple[s
     places = places_of(ledger)
     cut, copies = set(weights), set(numbers_in("parameter", ledger))
     for op in ledger.ops:
-        if op.phase == "optimizer":
-            break
+        if op.phase not in PASSES:
+            continue
         inputs = set(numbers_of(op.inputs, places))
         results = set(numbers_of(op.outputs, places)) - inputs
         if inputs and inputs <= copies:

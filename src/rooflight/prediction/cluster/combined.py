@@ -13,7 +13,7 @@ from functools import cached_property
 from rooflight import summary
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
-from rooflight.ledger import Phase
+from rooflight.ledger import PASSES, PHASES, Phase
 from rooflight.parallel.blocks import Model, is_attention, model_of
 from rooflight.parallel.fabric import Fabric
 from rooflight.parallel.gradients import Bucket, gradients_of
@@ -225,10 +225,10 @@ def _kernels_and_host(work: _RankWork) -> tuple[dict[Phase, float], float]:
         forward = tuple(index for unit in units for index in unit.forward)
         backward = tuple(index for unit in units for index in unit.backward)
         ops, update = {**ops, "forward": forward, "backward": backward}, slowest.weight_share
-    times: dict[Phase, float] = {"forward": work.count, "backward": work.count, "optimizer": update}
+    times = {phase: work.count if phase in PASSES else update for phase in PHASES}
     host_s = sum(times[phase] * sum(step.host_s[index] for index in ops[phase]) for phase in times)
     if work.layout.mode != "ddp":
-        times["optimizer"] /= work.layout.data
+        times = {phase: often if phase in PASSES else often / work.layout.data for phase, often in times.items()}
     return {phase: often * step.kernel_s(ops[phase]) for phase, often in times.items()}, host_s
 
 

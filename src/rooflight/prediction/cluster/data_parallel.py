@@ -80,7 +80,7 @@ def _steady_s(
         for _ in range(passes):
             clocks.run((*step.phases["forward"], *step.phases["backward"]))
         clocks.wait_for(sent(sends, clocks.ends, after_s=0.0 if options.overlap else clocks.device_s))
-        clocks.run(step.phases["optimizer"])
+        clocks.run(step.update)
         if gathered is not None:
             clocks.wait_for(clocks.now_s + gathered.time_s)
 
@@ -105,7 +105,7 @@ def ddp(
 
 def zero(step: TimedStep, group: RankGroup, fabric: Fabric, options: ParallelOptions) -> ParallelOutcome:
     """Stages 1 and 2: they differ in memory, not in what is sent."""
-    step = step.scaled(1 / group.ranks, "optimizer")
+    step = step.scaled(1 / group.ranks, "optimizer", "other")
     sends = in_buckets(gradients_of(step.ledger), group, fabric, options, reduce_scatter)
     rows, words = gradient_rows("reduce-scatter", sends), bucket_words(len(sends), group, options)
     if not step.phases["optimizer"] or group.ranks == 1:
@@ -122,7 +122,7 @@ def zero(step: TimedStep, group: RankGroup, fabric: Fabric, options: ParallelOpt
 
 def fsdp(step: TimedStep, model: Model, group: RankGroup, fabric: Fabric, options: ParallelOptions) -> ParallelOutcome:
     """ZeRO stage 3: weights, gradients and optimizer state in parts."""
-    step = step.scaled(1 / group.ranks, "optimizer")
+    step = step.scaled(1 / group.ranks, "optimizer", "other")
     units, around = fsdp_units(step.ledger, model)
     run = _ShardedRun(step, group, fabric, prefetch=options.overlap)
     time_s = run.clocks.steady_s(lambda: run.one_step(units, around))
@@ -158,7 +158,7 @@ class _ShardedRun:
         if backward and around:
             self.scatter(around)
         self.clocks.wait_for(self.free_s)
-        self.clocks.run(self.step.phases["optimizer"])
+        self.clocks.run(self.step.update)
 
     def gather(self, nbytes: float, *, after_s: float) -> float:
         transfer = all_gather(nbytes, self.group, self.fabric)

@@ -68,7 +68,7 @@ def stages_of(step: TimedStep, model: Model, count: int) -> list[PipelineStage]:
     if groups is None:
         groups = _balanced([_busy(step, unit.forward) + _busy(step, unit.backward) for unit in model.units], count)
     total = sum(unit.parameter_bytes for unit in model.units) or 1
-    update_s = _busy(step, step.phases["optimizer"])
+    update_s = _busy(step, step.update)
     stages = []
     for numbers in groups:
         units = [model.units[number] for number in numbers]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from rooflight.ledger import Ledger, Op, Phase
+from rooflight.ledger import PASSES, PHASES, Ledger, Op, Phase
 from rooflight.prediction.clocks import Clocks
 from rooflight.prediction.cluster.communication import NOTHING, Transfer
 from rooflight.prediction.result import Traffic
@@ -35,7 +35,7 @@ class TimedStep:
     @cached_property
     def phases(self) -> dict[Phase, tuple[int, ...]]:
         """Indices of the ops of each phase, in order."""
-        places: dict[Phase, list[int]] = {"forward": [], "backward": [], "optimizer": []}
+        places: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
         for index, op in enumerate(self.ledger.ops):
             places[op.phase].append(index)
         return {phase: tuple(indices) for phase, indices in places.items()}
@@ -48,9 +48,15 @@ class TimedStep:
         """Of host and GPU, at the beginning of a run."""
         return Clocks(self.host_s, self.gpu_s, self.wait_s)
 
-    def scaled(self, share: float, phase: Phase) -> TimedStep:
-        """The same step with the GPU seconds of one phase multiplied."""
-        chosen = set(self.phases[phase])
+    @cached_property
+    def update(self) -> tuple[int, ...]:
+        """Ops that are done once a step, on weights and gradients for the most part: the optimizer's, and what else
+        is beside the passes, as clipping and averages."""
+        return tuple(index for index, op in enumerate(self.ledger.ops) if op.phase not in PASSES)
+
+    def scaled(self, share: float, *phases: Phase) -> TimedStep:
+        """The same step with the GPU seconds of these phases multiplied."""
+        chosen = {index for phase in phases for index in self.phases[phase]}
         return replace(
             self, gpu_s=tuple(seconds * share if i in chosen else seconds for i, seconds in enumerate(self.gpu_s))
         )

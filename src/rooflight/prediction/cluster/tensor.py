@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
-from rooflight.ledger import Ledger
+from rooflight.ledger import PASSES, Ledger
 from rooflight.parallel.blocks import Model, is_attention
 from rooflight.parallel.fabric import Fabric, RankGroup
 from rooflight.parallel.layout import ParallelOptions
@@ -79,7 +79,7 @@ def divide(
     share = _weight_share(ledger, parts, ranks)
     gpu_s = [
         _seconds(step, parts, index, ranks, sms=sms, sequence=sequence, retime=retime)
-        if op.phase != "optimizer"
+        if op.phase in PASSES
         else step.gpu_s[index] * share
         for index, op in enumerate(ledger.ops)
     ]
