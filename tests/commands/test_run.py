@@ -17,7 +17,7 @@ import pytest
 
 from rooflight.files import load
 from rooflight.measurement.cupti.library import has_driver
-from rooflight.reporting.sections.region_tables import regions_of
+from rooflight.summary.region_tree import regions_of
 from tests.fixtures.paths import ROOT
 
 PREFIX = "import os, signal, sys, time\nfrom rooflight.measurement.regions import region\n"
@@ -59,7 +59,7 @@ def test_the_programs_output_then_a_table(program):
     lines = done.stdout.splitlines()
     assert lines[:2] == ["begins", "ends --force -o x --debug --help"]
     assert lines[2].startswith("main.py · 2 regions")
-    rows = {words[0]: words[1] for words in (line.split() for line in lines) if words[:1] in (["step"], ["layer"])}
+    rows = {words[0]: words[2] for words in (line.split() for line in lines) if words[:1] in (["step"], ["layer"])}
     assert rows == {"step": "5", "layer": "5"}
     assert "all regions: FLOPs and DRAM bytes: no GPU is in use" in done.stdout
     assert done.stderr == ""
@@ -69,7 +69,7 @@ def test_json_is_alone_on_the_output(program):
     done = run("--json", "--", *program(TWO_REGIONS))
     assert "begins" in done.stderr
     document = json.loads(done.stdout)
-    assert set(document) == {"header", "regions", "doubt", "exit_code"}
+    assert set(document) == {"header", "regions", "program", "doubt", "exit_code"}
     assert document["exit_code"] == 0
     assert [(row["name"], row["executions"]) for row in document["regions"]] == [("step", 5), ("layer", 5)]
     layer = document["regions"][1]
@@ -122,7 +122,7 @@ def test_a_reader_that_has_gone_does_not_cost_the_file(program, tmp_path):
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     os.close(writing)
     assert done.stderr == f"rooflight: wrote {saved}\n"
-    assert saved.read_text().startswith("region,executions,")
+    assert saved.read_text().startswith("region,inside,share_of_parent,executions,")
 
 
 def test_a_file_that_cannot_be_written_does_not_cost_the_table(program, tmp_path):
@@ -139,10 +139,18 @@ def test_tables_as_files(program, tmp_path):
     rows = list(csv.DictReader(io.StringIO((tmp_path / "t.csv").read_text())))
     assert [(row["region"], row["executions"]) for row in rows] == [("step", "5"), ("layer", "5")]
     run("-o", tmp_path / "t.md", "--", *program(TWO_REGIONS))
-    assert "| step | 5 |" in (tmp_path / "t.md").read_text()
+    lines = [line.replace("&nbsp;", "").split("|") for line in (tmp_path / "t.md").read_text().splitlines()]
+    assert {words[1].strip(): words[3].strip() for words in lines if len(words) > 3}["step"] == "5"
     refused = run("-o", tmp_path / "t.txt", "--", *program(TWO_REGIONS))
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "must end in" in refused.stderr
+
+
+def test_a_page_with_charts(program, tmp_path):
+    done = run("-o", tmp_path / "page.html", "--", *program(TWO_REGIONS))
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "page.html").read_text()
+    assert "Time of regions" in page and "main.py" in page
 
 
 # --- how a program ends ---

@@ -144,6 +144,9 @@ def test_nested_regions_all_complete_and_the_parts_fit_the_whole(model, tf32):
     assert tensor["conv2"] == TENSOR_FLOPS
     assert tensor["backward"] > 0  # autograd's own thread
     assert tensor["step"] >= tensor["conv2"] + tensor["backward"]
+    shares = found["step"].shares
+    assert set(shares) == {"conv2", "backward"}
+    assert 0 < sum(shares.values()) < 1
 
 
 def test_a_region_around_an_epoch_is_the_sum_of_its_steps(model, tf32):

@@ -577,7 +577,7 @@ def test_a_bad_device_is_one_line(device):
 
 @pytest.mark.parametrize("step", ["infer", "train"])
 def test_an_unknown_optimizer_is_one_line(step):
-    with pytest.raises(BadInput, match="optimizer must be one of sgd, momentum, adam, adamw, got 'lion'"):
+    with pytest.raises(BadInput, match=r"optimizer must be one of sgd, momentum, .*, got 'lion'"):
         measure("mnist-cnn", optimizer="lion", step=step, device="cpu", repeat=1)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -404,6 +405,45 @@ def test_inner_regions_wait_until_the_outer_one_has_its_counters(stand_in):
             execute(stand_in)
     assert r.complete
     assert len(step.pieces.plain) == 1  # it gave way
+
+
+def _nested_step(stand_in):
+    with region("step") as step:
+        stand_in.work(time_s=1)
+        with region("forward") as forward:
+            stand_in.work(time_s=2)
+            with region("conv2"):
+                stand_in.work(time_s=2)
+        with region("backward"):
+            stand_in.work(time_s=5)
+    return step, forward
+
+
+@needs_tables
+def test_a_timed_execution_also_tells_its_parts_and_waits_no_more_for_it(stand_in):
+    _nested_step(stand_in)
+    waits = stand_in.waits
+    step, forward = _nested_step(stand_in)
+    assert stand_in.waits == waits + 2  # before and after the step alone
+    assert step.shares == {"forward": 0.4, "backward": 0.5}
+    assert forward.shares == {"conv2": 0.5}
+    # Their own times and counters still take turns; no execution under counters has a part in the shares.
+    for _ in range(60):
+        _nested_step(stand_in)
+    assert step.shares == pytest.approx({"forward": 0.4, "backward": 0.5})
+    assert step.complete and forward.complete
+    assert not any(row.scope == "program" for row in regions_ledger().measurements)
+
+
+@needs_tables
+def test_a_part_that_fails_leaves_no_shares(stand_in):
+    _nested_step(stand_in)
+    with region("step") as step:
+        with suppress(OSError), region("forward"):
+            raise OSError
+        with region("backward"):
+            stand_in.work()
+    assert (step.time_s, step.shares) == (1, {})
 
 
 def test_counters_that_cannot_be_read_leave_time_and_memory(stand_in, monkeypatch):

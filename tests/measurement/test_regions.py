@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from torch import nn
 
 from rooflight.errors import BadInput
 from rooflight.measurement.regions import plain, region, regions, regions_ledger, save_regions, scheduler, settings
-from rooflight.measurement.regions.store import PLAIN_EXECUTIONS
+from rooflight.measurement.regions.execution_times import MOST_TIMES, ExecutionTimes
 
 MEBI = 1024 * 1024
 NO_GPU = "FLOPs and DRAM bytes: no GPU is in use"
@@ -61,13 +62,29 @@ def test_time_is_the_median_of_the_executions_after_the_first(clock):
     assert r.missing == (NO_GPU,)
 
 
-def test_after_enough_executions_a_region_only_counts(clock):
-    execute("work", 1 + PLAIN_EXECUTIONS)
-    for _ in range(5):
+def test_on_a_cpu_every_execution_is_timed(clock):
+    durations = [9, *range(1, 101), 1000]
+    for duration in durations:
         with region("work") as r:
-            clock.now_s += 1000
-    assert r.executions == 6 + PLAIN_EXECUTIONS
-    assert r.quantities["wall_time_s"].high == 0
+            clock.now_s += duration
+    time = r.quantities["wall_time_s"]
+    # All but the first: 1 to 100 and 1000, the 51st of 101 is the median.
+    assert (time.value, time.low, time.high) == (51, 1, 1000)
+    assert (r.executions, r.quantities["timed_executions"].value) == (102, 101)
+    assert r.measurement.times_s == tuple(durations)
+
+
+def test_of_very_many_executions_few_times_are_kept_and_all_are_counted():
+    times = ExecutionTimes()
+    for number in range(4 * MOST_TIMES):
+        times.add(float(number % 100))
+    time = times.value("a clock")
+    assert time is not None
+    assert (times.count, time.low, time.high) == (4 * MOST_TIMES, 0, 99)
+    # One in eight is kept: the numbers 0, 8, 16, ... 96 and, from the next hundred on, 4, 12, ... 92.
+    assert time.value == pytest.approx(48, abs=2)
+    assert "1 in 8 is kept" in time.origin
+    assert len(times.course()) <= 200
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory of one moment is known on Linux")
@@ -137,29 +154,88 @@ def test_an_error_of_when_is_the_programs(clock):
 # --- inside each other ---
 
 
-def test_inside_a_measured_region_others_only_count_and_have_their_turn_later(clock):
-    told = []
+def test_regions_inside_each_other_are_timed_at_once(clock):
     for _ in range(4):
         with region("outer") as outer:
             clock.now_s += 1
             with region("inner") as inner:
-                clock.now_s += 10
-        told.append((len(outer.pieces.plain), len(inner.pieces.plain)))
-    # Both first; outer alone, undisturbed; outer has all it needs and gives way to inner; then times for both in turn.
-    assert told == [(0, 0), (1, 0), (1, 1), (2, 1)]
+                clock.now_s += 6
+            with region("other"):
+                clock.now_s += 3
     assert (outer.executions, inner.executions) == (4, 4)
-    assert (outer.time_s, inner.time_s) == (11, 10)
+    assert (outer.time_s, inner.time_s) == (10, 6)
+    assert outer.quantities["timed_executions"].value == inner.quantities["timed_executions"].value == 3
+    assert outer.shares == {"inner": 0.6, "other": 0.3}
+    assert inner.shares == {}
 
 
-def test_a_region_around_everything_does_not_hold_up_the_rest(clock):
+def test_a_share_is_that_of_all_executions_inside(clock):
+    for epoch in range(3):
+        with region("epoch") as outer:
+            clock.now_s += 4
+            for _ in range(3):
+                with region("step"):
+                    clock.now_s += 100 if epoch == 0 else 2
+    # Of the epochs after the first: 3 steps of 2 s in 10 s.
+    assert outer.shares == {"step": 0.6}
+
+
+def test_one_region_may_be_inside_several(clock):
+    def layer():
+        with region("layer"):
+            clock.now_s += 1
+
+    for name in ("train", "evaluate", "train", "evaluate"):
+        with region(name):
+            clock.now_s += 1 if name == "train" else 3
+            layer()
+    assert {r.name: r.shares for r in regions()} == {"train": {"layer": 0.5}, "evaluate": {"layer": 0.25}, "layer": {}}
+
+
+def test_the_program_is_what_lies_between_the_first_region_and_the_last(clock):
+    clock.now_s += 1000  # before the first
+    for _ in range(4):
+        with region("step"):
+            clock.now_s += 3
+        clock.now_s += 2  # loads data; after the last step it is outside
+    *_, program = regions_ledger().measurements
+    assert (program.scope, program.name, program.quantities["wall_time_s"].value) == ("program", "", 18)
+    assert program.parts == {"step": 12 / 18}
+
+
+def test_what_fails_or_runs_in_another_thread_is_no_part_of_the_rest(clock):
+    with region("first"):
+        clock.now_s += 1
+    with suppress(OSError), region("fails"):
+        clock.now_s += 2
+        raise OSError
+    thread = threading.Thread(target=execute, args=("beside", 2))
+    thread.start()
+    thread.join()
+    clock.now_s += 1
+    with region("last"):
+        pass
+    *_, program = regions_ledger().measurements
+    assert program.parts == {"first": 0.25, "fails": 0.5, "last": 0}
+
+
+def test_a_region_around_everything_has_its_time_and_its_parts(clock):
     with region("program") as program:
+        clock.now_s += 1
         for _ in range(3):
             with region("step") as step:
                 clock.now_s += 1
     assert step.complete
-    # Its only execution had measurements inside: it tells no time rather than a wrong one.
-    assert program.time_s is None
-    assert program.missing[0] == "time and memory: 1 more execution"
+    assert (program.time_s, program.shares) == (4, {"step": 0.75})
+    assert program.missing[0] == "a time without what the first execution sets up: 1 more execution"
+
+
+def test_what_rooflight_writes_meanwhile_is_not_in_the_time(clock):
+    with region("outer") as outer, region("inner"):
+        with plain.own_work():
+            clock.now_s += 5
+        clock.now_s += 1
+    assert outer.time_s == 1
 
 
 def test_inside_one_of_the_same_name_it_is_part_of_it(clock):
@@ -322,15 +398,16 @@ def test_no_execution_of_any_thread_is_lost():
     assert execute("shared", 2).complete
 
 
-def test_while_one_thread_measures_the_others_only_count(clock):
+def test_threads_are_timed_beside_each_other(clock):
     execute("main", 1)
     execute("loader", 1)
-    with region("main"):
+    with region("main") as main:
         thread = threading.Thread(target=execute, args=("loader", 3))
         thread.start()
         thread.join()
     loader = execute("loader")
-    assert (loader.executions, len(loader.pieces.plain)) == (5, 1)
+    assert (loader.executions, len(loader.pieces.plain)) == (5, 4)
+    assert main.shares == {}
 
 
 def test_a_forked_child_begins_anew(tmp_path):
@@ -438,7 +515,11 @@ def test_the_ledger_has_a_row_for_every_region(clock, tmp_path):
     path = save_regions(tmp_path / "regions.json")
     ledger = load(path)
     assert ledger == regions_ledger()
-    assert [(row.scope, row.name) for row in ledger.measurements] == [("region", "a"), ("region", "b")]
+    assert [(row.scope, row.name) for row in ledger.measurements] == [
+        ("region", "a"),
+        ("region", "b"),
+        ("program", ""),
+    ]
     assert ledger.measurements[0].quantities["wall_time_s"].value == 2
     assert ledger.measurements[0].quantities["executions"].value == 2
     header = ledger.header

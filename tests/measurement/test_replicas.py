@@ -158,7 +158,7 @@ def test_what_is_wrong_is_said_before_a_process_starts(monkeypatch: pytest.Monke
         rooflight.measure("mnist-cnn", step="train", gpus=2, device="cuda:1")
     # Weights, gradients, momentum, and a copy of weights and momentum: 5 x 4 bytes a parameter, in both.
     room = int(1.5 * 5 * 4 * 1_199_882)
-    monkeypatch.setattr("rooflight.measurement.api._free_bytes", lambda where: room)
+    monkeypatch.setattr("rooflight.measurement.room.free_bytes", lambda where: room)
     with pytest.raises(
         CannotMeasure, match=r"mnist-cnn needs 48\.0 MB .* in each of 2 processes, and cpu has 36\.0 MB"
     ):

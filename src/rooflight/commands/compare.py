@@ -201,9 +201,9 @@ def _check_picture(options: Mapping[str, Any], to: str) -> None:
 
 def _check_files(paths: tuple[Path, ...]) -> None:
     """Models by name are of a table of claims, or of a report."""
-    from rooflight.models.registry import BUILTINS
+    from rooflight.models.registry import NAMES
 
-    models = [str(path) for path in paths if str(path) in BUILTINS and not path.exists()]
+    models = [str(path) for path in paths if str(path) in NAMES and not path.exists()]
     if models:
         raise BadInput(
             f"{models[0]} is a model, and two saved ledgers are compared: names go with --claims; "

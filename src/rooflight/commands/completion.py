@@ -134,9 +134,9 @@ def _offer(
 
 
 def _models() -> Iterable[str]:
-    from rooflight.models.registry import BUILTINS
+    from rooflight.models.registry import NAMES
 
-    return BUILTINS
+    return NAMES
 
 
 def _device_names() -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflight.commands.real_data import check_real_data, real_data_option
 from rooflight.commands.result_options import (
     PICTURES,
     form_options,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Device whose kernels are assumed: cuda (Hopper or newer), cuda:80 (a compute capability), cpu.",
 )
+@real_data_option
 @table_options
 @run_options("cost")
 @click.option("--explain", metavar="LAYER", help="Derive the figures of one layer, as with pen and paper.")
@@ -58,7 +60,8 @@ def command(**options: Any) -> None:
     from rooflight.estimation.api import estimate
 
     with quiet_model():
-        ledger = estimate(spec, target=options["target"], command=typed_command())
+        check_real_data(spec, options)
+        ledger = estimate(spec, target=options["target"], real_data=options["real_data"], command=typed_command())
     from rooflight.commands.output import explain, keep, ops_of, show
     from rooflight.reporting.sections.ledger_documents import estimate_document
 
@@ -103,6 +106,8 @@ def _check(spec: StepSpec, options: Mapping[str, Any], to: str, written: str) ->
         raise BadInput("choose one of --explain and --symbolic")
     if options["explain"] and (to != "text" or written not in ("", "json")):
         raise BadInput("--explain prints text or --latex; with -o FILE.json it also saves the ledger, nothing else")
+    if options["symbolic"] and options["real_data"]:
+        raise BadInput("a closed form is of many steps, and --real-data runs one: leave one of them out")
     if options["symbolic"] and (to in ("csv", "md") or written not in ("", "json")):
         raise BadInput("--symbolic prints text, --latex or --json, and writes a .json file with -o")
 

@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflight.commands.real_data import check_real_data, real_data_option
 from rooflight.commands.result_options import PICTURES, form_options, forms_or_picture, picture_options
-from rooflight.commands.step_options import check_run, quiet_model, run_options, step_of, step_options, typed_command
+from rooflight.commands.step_options import (
+    check_run,
+    quiet_model,
+    run_options,
+    step_of,
+    step_options,
+    typed_command,
+    typed_step,
+)
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
 from rooflight.spec import StepSpec, shell
 
 if TYPE_CHECKING:
+    from rooflight.ledger import Ledger
     from rooflight.prediction.paleo import Ppp
     from rooflight.prediction.result import Predictions
     from rooflight.reporting.document import Document
@@ -59,6 +69,7 @@ if TYPE_CHECKING:
     metavar="SETTINGS",
     help="Settings of torch's CUDA allocator, as in PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True, ...",
 )
+@real_data_option
 @click.option("--roofline", is_flag=True, help="With --json: roofs, ridges, every op as a point, the time of every op.")
 @picture_options("devices, sweep (several batches), scaling (several GPUs); the default is what fits")
 @form_options(
@@ -69,16 +80,19 @@ if TYPE_CHECKING:
 def command(**options: Any) -> None:
     """Predict how long a step of MODEL takes and how much memory it needs, on devices of this machine or any other.
 
-    MODEL is named as for `rooflight estimate`. Several batches and devices are separated by commas. Every time has a
-    90% interval and a tier: calibrated (micro-benchmarks of the device itself), published (as transferred, corrected by
-    single ops that others timed on it), transferred (micro-benchmarks of another device, scaled), or spec (the data
-    sheet). With a calibration that `rooflight calibrate --from` made the tier is partial, which needs no asking for.
+    MODEL is named as for `rooflight estimate`, or is a ledger: a file that `estimate`, `measure` or `import` saved, or
+    `recorded:h200/NAME`, whose step is predicted as it was. Several batches and devices are separated by commas. Every
+    time has a 90% interval and a tier: calibrated (micro-benchmarks of the device itself), published (as transferred,
+    corrected by single ops that others timed on it), transferred (micro-benchmarks of another device, scaled), or spec
+    (the data sheet). With a calibration that `rooflight calibrate --from` made the tier is partial, which needs no
+    asking for.
     """
     _check_one_model(options["model"], options["devices"])
-    spec = step_of(options, "predict")
+    ledger = _ledger(options["model"])
+    spec = step_of(options, "predict") if ledger is None else StepSpec.of(ledger.header)
     to, written = forms_or_picture(options)
     _check(spec, options, as_json="json" in (to, written))
-    predictions = _predict(spec, options)
+    predictions = _predict(spec if ledger is None else ledger, options)
     from rooflight.commands.output import show
     from rooflight.reporting.sections.predict_document import predict_document
 
@@ -160,13 +174,23 @@ def _ppp(text: str | None) -> Ppp | None:
     return ppp_of_step(ledger, device)
 
 
-def _predict(spec: StepSpec, options: Mapping[str, Any]) -> Predictions:
+def _ledger(text: str) -> Ledger | None:
+    from rooflight.prediction.stored_step import ledger_given
+
+    return ledger_given(text)
+
+
+def _predict(what: StepSpec | Ledger, options: Mapping[str, Any]) -> Predictions:
     from rooflight.prediction.api import predict
 
-    names = ("tier", "calibration", "roofline", "memory", "max_batch", "max_seq", "allocator")
-    with quiet_model(), progress(f"predicting {spec.model} on {options['devices']}"):
+    names = ("tier", "calibration", "roofline", "memory", "max_batch", "max_seq", "allocator", "real_data")
+    typed = {} if isinstance(what, StepSpec) else typed_step(options, "predict")
+    with quiet_model(), progress(f"predicting {options['model']} on {options['devices']}"):
+        if isinstance(what, StepSpec):
+            check_real_data(what, options)
         return predict(
-            spec,
+            what,
+            **typed,
             on=options["devices"],
             ppp=_ppp(options["ppp"]),
             command=typed_command(),

@@ -47,19 +47,18 @@ def stand_together(paths: Sequence[Path], ledgers: Sequence[Ledger]) -> bool:
 
 def _models(path: Path) -> list[str]:
     """The models that a word names, none where it is a file's: what exists is one, and what ends as one should be."""
-    from rooflight.models import builtin_names
+    from rooflight.models.registry import NAMES
     from rooflight.recordings import is_recorded
 
     text = str(path)
     if path.exists() or is_recorded(text) or text.lower().endswith((".json", ".json.gz", ".gz")):
         return []
     names = [name.strip() for name in text.split(",")]
-    known = builtin_names()
-    if all(name in known or ":" in name for name in names):
+    if all(name in NAMES or ":" in name for name in names):
         return names
-    if len(names) == 1 and text not in known:
+    if len(names) == 1 and text not in NAMES:
         return []  # as a file that is not there
-    wrong = next(name for name in names if name not in known and ":" not in name)
+    wrong = next(name for name in names if name not in NAMES and ":" not in name)
     raise BadInput(f"{wrong or text!r}: no such model (see `rooflight list models`), and {text} is no file")
 
 

@@ -1,4 +1,4 @@
-"""`rooflight run -- COMMAND`: somebody's program, and what its regions measured."""
+"""`rooflight run -- COMMAND`: somebody's program, and what its regions measured; with `--ops`, one of its steps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.result_options import form_options, forms
+from rooflight.commands.result_options import LEDGER_OR_TABLE, form_options, forms
 from rooflight.commands.signals import answered_by
 from rooflight.commands.terminal import complain, say
 from rooflight.errors import BadFile, BadInput, CannotMeasure
@@ -23,18 +24,28 @@ from rooflight.spec import shell
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
+    from rooflight.measurement.scripts.settings import StepRange
+    from rooflight.reporting.document import Document
 
 _NO_REGIONS = (
     "no region was entered: write `with rooflight.region('name'):` around what you want to know, and run it again"
 )
-_USUAL = {"--counters": "auto", "--level": "dram"}
+_MUST = "must end in .json, .json.gz, .html, .csv or .md"
+_USUAL = {"--counters": "auto", "--level": "dram", "--steps": None}
 _WHY_MISSING = "they ran on another machine, entered no region or were killed before they could write"
 
 
 @click.command(
-    short_help="measure the regions of a program",
+    short_help="measure a program: its steps, op by op, or its regions",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
+@click.option("--ops", is_flag=True, help="Find the program's steps and record one of them op by op: see below.")
+@click.option(
+    "--steps",
+    metavar="FIRST:LAST",
+    help="With --ops: the steps that may be timed, recorded and counted. Default: 3 and those after it.",
+)
+@click.option("--stop-after", is_flag=True, help="With --ops: end the program when all of that is done.")
 @click.option(
     "--counters",
     type=click.Choice(["auto", "cupti", "none"]),
@@ -52,23 +63,28 @@ _WHY_MISSING = "they ran on another machine, entered no region or were killed be
 @form_options(
     ["json"],
     json="Print one JSON document; the program's output goes to stderr.",
-    output="Also write to FILE: .json or .json.gz saves the ledger, .csv and .md the table.",
+    output="Also write to FILE: .json or .json.gz saves the ledger, .html a page with charts, .csv and .md the table.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
 def command(counters: str, level: str, command: tuple[str, ...], **options: Any) -> None:
-    """Run a program and show what its regions measured.
+    """Run a program and show what its steps or its regions measured.
 
-    The program marks them itself, with `with rooflight.region("conv2"):` or as a decorator, and runs as it does
-    without rooflight; each execution of a region measures a part, and what is missing at the end is listed. The exit
-    code is the program's.
+    With --ops nothing in the program is changed: its steps are found by its optimizers (or, where nothing is trained,
+    by calls of its models). A few are timed, one is recorded op by op, on a GPU the next give counters; the others run
+    as they do without rooflight, and the results are the same.
+
+    Regions the program marks itself, with `with rooflight.region("conv2"):` or as a decorator; each execution of a
+    region measures a part. What is missing at the end is listed. The exit code is the program's.
 
     \b
+    rooflight run --ops -o run.json -- python train.py --epochs 1
     rooflight run -- python main.py --epochs 1
     rooflight run -o run.json -- torchrun --nproc-per-node 2 main.py
     """
     if not command:
         raise BadInput("nothing to run: write `rooflight run -- python main.py`")
-    to, written = forms(options)
+    steps = _steps(options)
+    to, written = forms(options, LEDGER_OR_TABLE | {".html": "html"}, must=_MUST)
     if counters == "cupti":
         from rooflight.measurement.cupti.library import has_driver
 
@@ -78,21 +94,52 @@ def command(counters: str, level: str, command: tuple[str, ...], **options: Any)
         from rooflight.measurement.regions.settings import COUNTERS, LEVEL, RUN
 
         environment = {**os.environ, RUN: folder, COUNTERS: counters, LEVEL: level}
+        if steps is not None:
+            from rooflight.measurement.scripts.settings import environment_for
+
+            environment |= environment_for(steps, stop_after=options["stop_after"], base=os.environ)
+        began = monotonic()
         code = _run(command, environment, quiet=options["as_json"])
-        ledgers, damaged = _collect(Path(folder))
-        given = {"--counters": counters, "--level": level}
-        how = [word for name, value in given.items() if value != _USUAL[name] for word in (name, value)]
-        joined = _joined(ledgers, shell("run", *how, "--", *command))
+        took = monotonic() - began
+        ledgers, complaints = _collect(Path(folder))
+        asked = shell("run", *_words(options, counters, level), "--", *command)
+        joined = _joined(ledgers, asked)
+        if steps is not None:
+            from rooflight.measurement.scripts.results import recorded_script
+
+            script = recorded_script(Path(folder), took_s=took, command=asked)
+            complaints += script.complaints
+            joined = _with_regions(script.ledger, joined)
         # Before anything is printed: an output that is closed or full must not cost the only copy.
-        unsaved = _saved(joined, options, written) if joined is not None and written else None
-    for line in damaged:
-        complain(line)
-    _show(joined, to, nothing_written=bool(written), code=code)
+        unsaved = _saved(joined, options, written, code) if joined is not None and written else None
+    if joined is None:
+        nothing = "; nothing was written" if written else ""
+        complaints = [f"{line}{nothing}" for line in complaints or (_NO_REGIONS,)]
+    _show(joined, to, code=code, complaints=complaints)
     if unsaved is not None:
         raise unsaved
     if not code and counters == "cupti" and joined is not None and not _has_counters(joined):
         raise CannotMeasure("--counters cupti: nothing could be counted, and the lines above say why")
     sys.exit(code)
+
+
+def _steps(options: Mapping[str, Any]) -> StepRange | None:
+    """`None`: only the program's regions are of interest."""
+    if not options["ops"]:
+        if given := next((name for name in ("steps", "stop_after") if options[name]), None):
+            raise BadInput(f"--{given.replace('_', '-')} is of --ops: add it")
+        return None
+    from rooflight.measurement.scripts.settings import StepRange, parse_steps
+
+    return parse_steps(options["steps"]) if options["steps"] else StepRange()
+
+
+def _words(options: Mapping[str, Any], counters: str, level: str) -> list[str]:
+    """The options as they were given, for the command that is kept."""
+    flags = {"--ops": options["ops"], "--stop-after": options["stop_after"]}
+    given = {"--steps": options["steps"], "--counters": counters, "--level": level}
+    told = [word for name, value in given.items() if value != _USUAL[name] for word in (name, value)]
+    return [*(name for name, is_given in flags.items() if is_given), *told]
 
 
 def _has_counters(ledger: Ledger) -> bool:
@@ -181,6 +228,7 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | Non
     import msgspec
 
     from rooflight.measurement.ranks import missing_ranks
+    from rooflight.measurement.regions.ledger import of_process
 
     ranks = [ledger.header.rank for _, ledger in ledgers]
     first = ledgers[0][1]
@@ -188,7 +236,7 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | Non
     for pid, ledger in ledgers[1:]:
         rank = ledger.header.rank
         whose = f"rank {rank}" if ranks.count(rank) == 1 else f"process {pid}"
-        rows += [msgspec.structs.replace(row, name=f"{row.name} ({whose})") for row in ledger.measurements]
+        rows += of_process(ledger.measurements, whose)
         notes += [f"{whose}: {note}" for note in ledger.header.notes]
     world = max(ledger.header.world for _, ledger in ledgers)
     if (missing := missing_ranks(ranks, world)) is not None:
@@ -197,30 +245,50 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | Non
     return msgspec.structs.replace(first, header=header, measurements=tuple(rows))
 
 
-def _saved(ledger: Ledger, options: Mapping[str, Any], to: str) -> BadFile | None:
+def _with_regions(step: Ledger | None, regions: Ledger | None) -> Ledger | None:
+    """One ledger of the step that was recorded and of the regions."""
+    if step is None or regions is None:
+        return step or regions
+    import msgspec
+
+    header = msgspec.structs.replace(step.header, notes=(*step.header.notes, *regions.header.notes))
+    return msgspec.structs.replace(step, header=header, measurements=(*step.measurements, *regions.measurements))
+
+
+def _document(ledger: Ledger, code: int) -> Document:
+    from rooflight.reporting.sections.ledger_documents import is_log, log_document, measure_document
+
+    return log_document(ledger, exit_code=code) if is_log(ledger) else measure_document(ledger)
+
+
+def _saved(ledger: Ledger, options: Mapping[str, Any], to: str, code: int) -> BadFile | None:
     """What stood in the way, to be told after the figures were at least shown."""
     from rooflight.commands.output import keep
-    from rooflight.reporting.sections.ledger_documents import log_document
+    from rooflight.reporting.report.api import log_report, named_report
+    from rooflight.reporting.sections.ledger_documents import is_log
+
+    def document(to: str) -> Document:
+        if to != "html":
+            return _document(ledger, code)
+        return log_report(ledger, source="") if is_log(ledger) else named_report([ledger], [str(options["output"])])
 
     try:
-        say(f"rooflight: {keep(ledger, lambda to: log_document(ledger), options, to)}")
+        say(f"rooflight: {keep(ledger, document, options, to)}")
     except BadFile as error:
         return error
     return None
 
 
-def _show(ledger: Ledger | None, to: str, *, nothing_written: bool, code: int) -> None:
-    """`nothing_written`: a file was asked for, to be told where there is nothing to write into it."""
+def _show(ledger: Ledger | None, to: str, *, code: int, complaints: Sequence[str]) -> None:
     if code:
         complain(
             f"the program ended with exit code {code}" + (": what was measured before" if ledger is not None else "")
         )
-    if ledger is None:
-        complain(_NO_REGIONS + ("; nothing was written" if nothing_written else ""))
-        if to == "json":
-            click.echo(f'{{"header":null,"regions":[],"exit_code":{code}}}')
-        return
-    from rooflight.commands.output import show
-    from rooflight.reporting.sections.ledger_documents import log_document
+    for line in complaints:
+        complain(line)
+    if ledger is not None:
+        from rooflight.commands.output import show
 
-    show(log_document(ledger, exit_code=code), to)
+        show(_document(ledger, code), to)
+    elif to == "json":
+        click.echo(f'{{"header":null,"regions":[],"exit_code":{code}}}')

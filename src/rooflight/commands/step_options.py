@@ -113,6 +113,16 @@ def step_of(options: Mapping[str, Any], verb: Verb) -> StepSpec:
     return StepSpec(model=options["model"], **values).check()
 
 
+def typed_step(options: Mapping[str, Any], verb: Verb) -> dict[str, Any]:
+    """What of the step stands on the command line, as Python's keywords: for a ledger, which has the rest."""
+    typed = {}
+    for field in fields_for(verb):
+        value = options[field.name]
+        if _is_typed(field.name):
+            typed[field.keyword] = whole_numbers(field, value) if _takes_several(field, verb) else value
+    return typed
+
+
 def _is_typed(name: str) -> bool:
     """On the command line, even where it is as usual."""
     context = click.get_current_context(silent=True)

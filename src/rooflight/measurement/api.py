@@ -7,20 +7,17 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import msgspec
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
-from rooflight import formatting
 from rooflight.errors import BadInput, CannotMeasure, RooflightError
 from rooflight.estimation.costs import fill_costs
 from rooflight.hardware.counter_tables import Level
 from rooflight.ledger import FORMAT_VERSION, Ledger
-from rooflight.machine import memory_use
 from rooflight.machine.conditions import Conditions
 from rooflight.machine.installed_gpus import cuda_version, device_name, driver_version
 from rooflight.measurement.collectors import cpu as on_cpu
@@ -33,12 +30,26 @@ from rooflight.measurement.execution.compiled import CompiledStep, is_compiled
 from rooflight.measurement.execution.eager import CapturedStep, EagerStep
 from rooflight.measurement.findings import Findings, MeasurementInterrupted, Progress, silent
 from rooflight.measurement.ncu import run_profiled_step
+from rooflight.measurement.next_steps import measure_next_steps
 from rooflight.measurement.options import CounterBackend, MeasureOptions
 from rooflight.measurement.ranks import process_rank
+from rooflight.measurement.room import refuse_what_cannot_fit
+from rooflight.measurement.together import follow, together
 from rooflight.models.resolve import workload_of
 from rooflight.models.workload import Workload
-from rooflight.spec import BOTH_BATCHES, POSITIONAL, MeasureKeywords, StepSpec, takes_step, with_part_of
+from rooflight.spec import (
+    BOTH_BATCHES,
+    POSITIONAL,
+    MeasureKeywords,
+    StepSpec,
+    is_program,
+    program_name,
+    takes_step,
+    with_part_of,
+)
 from rooflight.trace.options import TensorKind, TraceOptions
+from rooflight.trace.program_stage import Program, ProgramStage, ledger_of, staged_program
+from rooflight.trace.reach import Reach
 from rooflight.trace.stage import Recording, Stage, staged
 from rooflight.trace.tracer import header_of
 
@@ -53,7 +64,7 @@ class MeasurementStopped(KeyboardInterrupt):
 
 @takes_step("measure")
 def measure(
-    model: str | nn.Module | StepSpec,
+    model: str | nn.Module | StepSpec | Program,
     *inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     device: str | None = None,
@@ -65,6 +76,7 @@ def measure(
     repeat: int = 20,
     compile_mode: str | None = None,
     total_batch: int | None = None,
+    labels: Any = None,
     progress: Progress = silent,
     command: str = "",
     **step: Unpack[MeasureKeywords],
@@ -73,7 +85,13 @@ def measure(
 
     `model` is a name, built here on `device` (the GPU if there is one), or a live module that is called with `inputs`
     where it is, and left exactly as it was. The step is timed `repeat` times without profiler and counters, and run a
-    few times more for the rest. What cannot be measured is missing, and a note says why.
+    few times more for the rest. What cannot be measured is missing, and a note says why. `loss`, `labels` and
+    `optimizer` are those of `rooflight.estimate`.
+
+    Or `model` is any step of your own: a callable, called with `inputs` and `kwargs`. What it can reach (modules,
+    optimizers, random state) is put back before every run and in the end. A step that draws from an iterator, or that
+    works with other processes, cannot be taken back: every run is then your program's next step, and the ledger says
+    how many there were. With several processes all call this, and rank 0 measures.
 
     `gpus`: a training step of a model by name in as many processes, a GPU each (on the CPU: so many processes), joined
     by DistributedDataParallel; `batch` is each one's, `total_batch` that of all together. Counters are not taken then.
@@ -98,6 +116,9 @@ def measure(
         execution=spec.execution,
         compile_mode=compile_mode,
     )
+    if is_program(model):
+        return _measure_program(cast(Program, model), (inputs, kwargs or {}), spec, options, progress, device)
+    model = cast("str | nn.Module | StepSpec", model)
     if total_batch is not None:
         if step.get("batch") is not None:
             raise BadInput(BOTH_BATCHES)
@@ -106,7 +127,7 @@ def measure(
         refuse_for_several(live=isinstance(model, nn.Module), options=options, device=device)
         where = _device(model, (inputs, kwargs), device)
         check_replicas(spec, where.type)
-        _refuse_what_cannot_fit(where, spec, workload_of(spec, model, inputs, kwargs, device="meta"))
+        refuse_what_cannot_fit(where, spec, workload_of(spec, model, inputs, kwargs, device="meta"))
         command = command or _asked(spec, options, live=None, device=device)
         return measure_replicas(spec, on=where.type, repeat=repeat, command=command, progress=progress)
     if counters == "ncu":
@@ -116,9 +137,9 @@ def measure(
     if where.type != "cuda":
         _refuse_what_needs_a_gpu(options, graphs=spec.graphs)
     if not isinstance(model, nn.Module):
-        _refuse_what_cannot_fit(where, spec, workload_of(spec, model, inputs, kwargs, device="meta"))
+        refuse_what_cannot_fit(where, spec, workload_of(spec, model, inputs, kwargs, device="meta"))
     with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
-        workload = placed_workload(spec, model, inputs, kwargs, where)
+        workload = replace(placed_workload(spec, model, inputs, kwargs, where), labels=labels)
         if is_compiled(workload.model) and not spec.graphs:
             options = replace(options, execution="compile")
         called = [*(f"{POSITIONAL}{place}" for place in range(len(inputs))), *(kwargs or ())]
@@ -188,20 +209,60 @@ def measure_workload(
     progress: Progress = silent,
 ) -> Ledger:
     """Measure a step that is ready to be staged; `conditions` have looked at the device before it was placed."""
+    with staged(workload, trace_options) as stage:
+        return _measure_staged(stage, options, conditions, progress)
+
+
+def _measure_program(
+    step: Program,
+    called_with: tuple[tuple[Any, ...], Mapping[str, Any]],
+    spec: StepSpec,
+    options: MeasureOptions,
+    progress: Progress,
+    asked: str | None,
+) -> Ledger:
+    """Measure a step of the caller's own, where its tensors are."""
+    args, kwargs = called_with
+    where = Reach.of_call(step, args, kwargs).device
+    if asked is not None and _parsed(asked).type != where.type:
+        raise BadInput(f"the step's tensors are on {where}, not on {asked}: move them first, or leave device out")
+    if options.counters == "ncu":
+        raise BadInput("ncu needs a process of its own, and a step of yours is in this one: use counters='cupti'")
+    if where.type != "cuda":
+        _refuse_what_needs_a_gpu(options, graphs=False)
+    conditions = Conditions(str(where))
+    words = [spec.model, *(f"x{place}" for place in range(len(args))), *(f"{name}=..." for name in kwargs)]
+    how = trace_options(spec, where, f"rooflight.measure({', '.join(words)})")
+    with (
+        torch.cuda.device(where) if where.type == "cuda" else nullcontext(),
+        staged_program(step, args, kwargs, program_name(step), how) as stage,
+        together(stage) as leads,
+    ):
+        if not leads:
+            return fill_costs(ledger_of(stage, follow(stage)))
+        if not stage.repeatable:
+            return measure_next_steps(stage, options, progress)
+        return _measure_staged(stage, options, conditions, progress)
+
+
+def _measure_staged(
+    stage: Stage | ProgramStage, options: MeasureOptions, conditions: Conditions, progress: Progress
+) -> Ledger:
     findings = Findings()
+    on = stage.options.on
     if process_rank().rank and options.counters == "auto":
         options = replace(options, counters="none", metrics=(), per_kernel=False, spread=False)
         findings.notes.append("counters are read on rank 0 only")
-    with staged(workload, trace_options) as stage, warnings.catch_warnings():
+    with warnings.catch_warnings():
         stage.keep()
         execution = _execution(stage, options)
         # A captured step and the same step run eagerly use different streams, on purpose.
         warnings.filterwarnings("ignore", message=".*AccumulateGrad node's stream does not match")
         try:
-            if options.metrics and trace_options.on == "cuda":
+            if options.metrics and on == "cuda":
                 check_names(probe(torch.cuda.current_device()), options.metrics)
             progress("warm-up", 0, 1)
-            if trace_options.on == "cuda":
+            if on == "cuda":
                 # What earlier work left in the allocator's hands is no part of this step's memory.
                 gc.collect()
                 torch.cuda.empty_cache()
@@ -213,7 +274,7 @@ def measure_workload(
             stage.settle()
             stage.put_back()
             conditions.before()
-            collect = on_gpu.collect if trace_options.on == "cuda" else on_cpu.collect
+            collect = on_gpu.collect if on == "cuda" else on_cpu.collect
             collect(CollectorContext(stage, options, execution, findings, progress))
         except KeyboardInterrupt as stop:
             if not findings.step:
@@ -226,15 +287,16 @@ def measure_workload(
         return _ledger(stage, findings, conditions, options)
 
 
-def _execution(stage: Stage, options: MeasureOptions) -> EagerStep:
+def _execution(stage: Stage | ProgramStage, options: MeasureOptions) -> EagerStep:
     if options.execution == "graph":
         return CapturedStep(stage)
     if options.execution == "compile":
+        assert isinstance(stage, Stage)  # what runs compiled code as it is, is found out later
         return CompiledStep(stage, mode=options.compile_mode)
     return EagerStep(stage)
 
 
-def _ledger(stage: Stage, findings: Findings, conditions: Conditions, options: MeasureOptions) -> Ledger:
+def _ledger(stage: Stage | ProgramStage, findings: Findings, conditions: Conditions, options: MeasureOptions) -> Ledger:
     on = stage.options.on
     recording = findings.recording
     if recording is None:  # stopped before the ops were recorded, or they cannot be
@@ -245,7 +307,7 @@ def _ledger(stage: Stage, findings: Findings, conditions: Conditions, options: M
             if "wall_time_s" not in findings.step:
                 raise
             recording = Recording((), (), (), (), ())  # a note says why
-    header = header_of(stage, recording)
+    header = stage.header(recording) if isinstance(stage, ProgramStage) else header_of(stage, recording)
     header = msgspec.structs.replace(
         header,
         execution=options.execution,
@@ -311,36 +373,6 @@ def _refuse_what_needs_a_gpu(options: MeasureOptions, *, graphs: bool) -> None:
         raise BadInput(
             f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU; leave it out"
         )
-
-
-def _refuse_what_cannot_fit(where: torch.device, spec: StepSpec, workload: Workload) -> None:
-    """Before memory for the weights is taken: a machine that runs out of it kills without a word."""
-    weights = sum(
-        tensor.numel() * tensor.element_size() for tensor in workload.model.parameters() if not is_lazy(tensor)
-    )
-    training = spec.step == "train"
-    states = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}.get(spec.optimizer or workload.optimizer, 0)
-    needed = {where: weights * (2 + states) if training else weights}
-    # The copy to restore from lies on the host, whatever the device; and a replica of all of it for every process.
-    host = torch.device("cpu")
-    needed[host] = spec.gpus * (needed.get(host, 0) + weights * (1 + states if training else 1))
-    what = "weights, gradients and optimizer state" if training else "weights"
-    for device, nbytes in needed.items():
-        free = _free_bytes(device)
-        if free is not None and nbytes > free:
-            copy = "" if device != host else " and a copy of them" if where == host else " (a copy to restore from)"
-            times = f" in each of {spec.gpus} processes" if spec.gpus > 1 and device == host else ""
-            raise CannotMeasure(
-                f"{workload.name} needs {formatting.bytes_(nbytes)} for its {what}{copy}{times}, and {device} has "
-                f"{formatting.bytes_(free)} free: `rooflight estimate` it instead, or use a smaller model or dtype"
-            )
-
-
-def _free_bytes(where: torch.device) -> int | None:
-    if where.type == "cuda":
-        return torch.cuda.mem_get_info(where)[0]
-    memory = memory_use.ram()
-    return None if memory is None else memory.free_bytes if memory.free_bytes is not None else memory.total_bytes
 
 
 def _parsed(name: str) -> torch.device:

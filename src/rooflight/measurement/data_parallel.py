@@ -24,6 +24,7 @@ from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.ranks import join
 from rooflight.measurement.replicas import run_replicas
 from rooflight.spec import StepSpec
+from rooflight.spec.fields import is_own
 
 NO_COUNTERS = "hardware counters not taken: they repeat the step on one rank alone, and its collectives would never end"
 TIMEOUT_S = 3600.0
@@ -102,6 +103,8 @@ def check_replicas(spec: StepSpec, on: str) -> None:
         )
     if spec.graphs or spec.compile:
         raise BadInput("--gpus measures the eager step: leave --compile and --graphs out")
+    if own := [name for name in ("loss", "optimizer") if is_own(getattr(spec, name))]:
+        raise BadInput(f"--gpus takes the {own[0]} by its name: your own is not there in the other processes")
     if on != "cuda":
         return
     import torch

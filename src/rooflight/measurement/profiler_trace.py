@@ -10,7 +10,8 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,20 @@ def prepare_profiler() -> None:
 
 def profiled(run: Callable[[], None], *, cuda: bool) -> StepTrace:
     """Run once under torch's profiler and read what it saw; with `cuda`, wait for the device before it stops."""
+    traces: list[StepTrace] = []
+    with running_profile(traces.append, cuda=cuda):
+        run()
+    if cuda and not traces[0].work:
+        raise CannotMeasure(
+            "torch's profiler saw no kernel: stop other profilers on this GPU (nsys, ncu, DCGM); "
+            "`rooflight doctor` says who holds it"
+        )
+    return traces[0]
+
+
+@contextmanager
+def running_profile(done: Callable[[StepTrace], None], *, cuda: bool) -> Iterator[None]:
+    """torch's profiler around what runs inside; `done` is given what it saw, unless that failed."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -135,11 +150,17 @@ def profiled(run: Callable[[], None], *, cuda: bool) -> StepTrace:
     with warnings.catch_warnings():
         # Some versions tell at every profile that it holds one cycle, which is what is wanted.
         warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
-        with profile(activities=activities) as profiler:
-            run()
+        profiler = profile(activities=activities)
+        with profiler:
+            yield
             if cuda:
                 torch.cuda.synchronize()
-    # The file has everything (the in-memory events have no grid in all versions), and is faster to read than they are.
+    done(_exported(profiler))
+
+
+def _exported(profiler: Any) -> StepTrace:
+    """The file has everything (the in-memory events have no grid in all versions), and is faster to read than they
+    are."""
     with tempfile.TemporaryDirectory(prefix="rooflight-") as folder:
         path = Path(folder) / "trace.json"
         try:
@@ -150,10 +171,4 @@ def profiled(run: Callable[[], None], *, cuda: bool) -> StepTrace:
                 f"torch's profiler could not write its trace below {tempfile.gettempdir()} ({error}): is the disk "
                 "full? TMPDIR names another place"
             ) from error
-    trace = decode(content, source="the trace of torch's profiler")
-    if cuda and not trace.work:
-        raise CannotMeasure(
-            "torch's profiler saw no kernel: stop other profilers on this GPU (nsys, ncu, DCGM); "
-            "`rooflight doctor` says who holds it"
-        )
-    return trace
+    return decode(content, source="the trace of torch's profiler")

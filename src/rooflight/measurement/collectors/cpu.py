@@ -19,10 +19,9 @@ from rooflight.measurement.collectors.plain_step import CollectorContext, record
 from rooflight.measurement.cupti.op_counters import check_repeated
 from rooflight.measurement.findings import median
 from rooflight.measurement.ranks import refuse_collectives
+from rooflight.trace.program_stage import ProgramStage
 from rooflight.trace.recorder import Observer
-from rooflight.trace.stage import Recording, Stage
-
-_ALLOCATIONS = "torch's profiler: CPU allocations"
+from rooflight.trace.stage import Recording, StagedStep
 
 
 def collect(context: CollectorContext) -> None:
@@ -48,11 +47,12 @@ def collect(context: CollectorContext) -> None:
         findings.rates = cpu_rates()
     if context.options.counters != "none":
         with findings.collecting("FLOP counters"):
-            refuse_collectives(recording.ops)
+            if not isinstance(stage, ProgramStage):  # whose processes take every step together
+                refuse_collectives(recording.ops)
             _flops(context, recording)
 
 
-def _resident(stage: Stage) -> dict[str, Value]:
+def _resident(stage: StagedStep) -> dict[str, Value]:
     since = "during the step" if reset_peak() else "since the process began"
     output = stage.run()
     now = resident()
@@ -74,23 +74,12 @@ def _with_memory(context: CollectorContext) -> Recording:
     findings = context.findings
     with cpu_memory.CpuAllocations() as allocations:
         recording = context.stage.record(allocations)
-    history = allocations.history
-    findings.step["allocated_before_bytes"] = Value(history.before_bytes, f"{_ALLOCATIONS}, before")
-    findings.step["peak_allocated_bytes"] = Value(history.peak_bytes, f"{_ALLOCATIONS}, most at one time")
+    findings.step |= cpu_memory.step_quantities(allocations.history)
     output_bytes = gpu_memory.output_bytes(recording.storages, block=1)
-    for index, memory in history.ops.items():
-        quantities = {
-            "growth_bytes": Value(memory.growth_bytes, f"{_ALLOCATIONS}, after minus before"),
-            "allocations": Value(memory.allocations, f"{_ALLOCATIONS}, calls"),
-            "workspace_bytes": Value(
-                memory.peak_growth_bytes - max(memory.growth_bytes, 0),
-                f"{_ALLOCATIONS}, most inside the op minus what stays",
-            ),
-            "allocated_bytes": Value(memory.allocated_bytes, f"{_ALLOCATIONS}, after"),
-        }
-        if index in output_bytes:
-            quantities["output_bytes"] = output_bytes[index]
+    for index, quantities in cpu_memory.op_quantities(allocations.history).items():
         findings.add(index, quantities)
+        if index in output_bytes:
+            findings.add(index, {"output_bytes": output_bytes[index]})
     return recording
 
 
@@ -123,7 +112,7 @@ def _host_times(context: CollectorContext, recording: Recording) -> None:
         context.findings.add(index, quantities)
 
 
-def _record_again(stage: Stage, recording: Recording, observer: Observer) -> None:
+def _record_again(stage: StagedStep, recording: Recording, observer: Observer) -> None:
     """One more run with something around every op; it must be the same ops."""
     check_repeated(recording.ops, stage.record(observer).ops)
 

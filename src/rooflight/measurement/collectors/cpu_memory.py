@@ -18,11 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from rooflight.ledger import Value
 from rooflight.measurement.profiler_trace import RangeMarker, prepare_profiler
 
 if TYPE_CHECKING:
     import torch
 
+_ALLOCATIONS = "torch's profiler: CPU allocations"
 _OP, _FREED = "rooflight op ", "rooflight freed "
 
 
@@ -61,6 +63,30 @@ class CpuMemoryHistory:
     """Most bytes in CPU tensors at one time during the step."""
     ops: dict[int, OpAllocations]
     """By index."""
+
+
+def step_quantities(history: CpuMemoryHistory) -> dict[str, Value]:
+    """Of the whole step."""
+    return {
+        "allocated_before_bytes": Value(history.before_bytes, f"{_ALLOCATIONS}, before"),
+        "peak_allocated_bytes": Value(history.peak_bytes, f"{_ALLOCATIONS}, most at one time"),
+    }
+
+
+def op_quantities(history: CpuMemoryHistory) -> dict[int, dict[str, Value]]:
+    """Of every op, by its index."""
+    return {
+        index: {
+            "growth_bytes": Value(memory.growth_bytes, f"{_ALLOCATIONS}, after minus before"),
+            "allocations": Value(memory.allocations, f"{_ALLOCATIONS}, calls"),
+            "workspace_bytes": Value(
+                memory.peak_growth_bytes - max(memory.growth_bytes, 0),
+                f"{_ALLOCATIONS}, most inside the op minus what stays",
+            ),
+            "allocated_bytes": Value(memory.allocated_bytes, f"{_ALLOCATIONS}, after"),
+        }
+        for index, memory in history.ops.items()
+    }
 
 
 @dataclass(slots=True)
@@ -169,7 +195,10 @@ class CpuAllocations:
         """Blocks of the tensors that exist. The profiler will not tell when they are freed: it never saw them made."""
         blocks: dict[int, int] = {}
         for storage in _cpu_storages():
-            address = storage.data_ptr()
+            try:
+                address = storage.data_ptr()
+            except RuntimeError:  # of a tensor that only wraps others, which have theirs
+                continue
             if address and address not in blocks:
                 blocks[address] = storage.nbytes()
                 self._watched.append(weakref.ref(storage, partial(_note_release, address)))

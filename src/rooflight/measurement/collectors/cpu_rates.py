@@ -68,7 +68,7 @@ def cpu_rates() -> dict[str, Value]:
 def _timed(threads: int) -> dict[str, Value]:
     """Twice, with the calls in between: who else was on the machine then may have left."""
     described = {**_described(), THREADS: Value(threads, "torch.get_num_threads()")}
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=()):  # a program that goes on draws its own numbers
         first = _speeds(threads)
         calls = dict(_calls())
         again = _speeds(threads)

@@ -22,7 +22,8 @@ from rooflight.measurement.execution.eager import EagerStep
 from rooflight.measurement.findings import Findings
 from rooflight.measurement.profiler_trace import RangeMarker, StepTrace, profiled
 from rooflight.measurement.ranks import refuse_collectives
-from rooflight.trace.stage import Recording, Stage
+from rooflight.trace.program_stage import ProgramStage
+from rooflight.trace.stage import Recording, StagedStep
 
 
 def collect(context: CollectorContext) -> None:
@@ -43,7 +44,8 @@ def collect(context: CollectorContext) -> None:
         _kernels(context, recording)
     if context.options.counters in ("auto", "cupti"):
         with findings.collecting("counters"):
-            refuse_collectives(recording.ops)
+            if not isinstance(stage, ProgramStage):  # whose processes take every step together
+                refuse_collectives(recording.ops)
             _counters(context, recording)
 
 
@@ -104,7 +106,7 @@ def _merged(
         return timeline.merge(attributed, [])
 
 
-def _marked(stage: Stage, ops: Sequence[Op]) -> StepTrace:
+def _marked(stage: StagedStep, ops: Sequence[Op]) -> StepTrace:
     """One recorded run under the profiler, with a mark around every op."""
     marker = RangeMarker()
     again: list[Recording] = []

@@ -8,14 +8,14 @@ import torch
 
 from rooflight.ledger import Storage, Value
 from rooflight.machine.installed_gpus import process_memory_bytes
-from rooflight.trace.stage import Stage
+from rooflight.trace.stage import StagedStep
 
 _ALLOCATOR = "torch's CUDA allocator"
 _BLOCK = 512
 """The allocator hands out whole blocks of this many bytes."""
 
 
-def step_memory(stage: Stage) -> tuple[dict[str, Value], list[str]]:
+def step_memory(stage: StagedStep) -> tuple[dict[str, Value], list[str]]:
     """Peaks of one plain step, and what lies outside the allocator; with notes on what could not be told."""
     arguments = stage.fresh_arguments()
     torch.cuda.synchronize()

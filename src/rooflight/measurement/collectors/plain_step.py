@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rooflight.measurement.execution.eager import EagerStep
 from rooflight.measurement.findings import Findings, Progress, median
 from rooflight.measurement.options import MeasureOptions
-from rooflight.trace.stage import Recording, Stage, WatchedAnotherWay
+from rooflight.trace.stage import Recording, StagedStep, WatchedAnotherWay
 
 _WARM_UP = 3
 
@@ -21,14 +21,14 @@ _WARM_UP = 3
 class CollectorContext:
     """The step that is measured, how it is run, and where collectors leave what they find."""
 
-    stage: Stage
+    stage: StagedStep
     options: MeasureOptions
     execution: EagerStep
     findings: Findings
     progress: Progress
 
 
-def synchronise(stage: Stage) -> None:
+def synchronise(stage: StagedStep) -> None:
     """Wait until the device has done all that was asked of it."""
     if stage.options.on == "cuda":
         import torch

@@ -23,7 +23,7 @@ from rooflight.measurement.cupti.cupti import Host
 from rooflight.measurement.cupti.ranges import RangeProfiler, probe
 from rooflight.measurement.findings import Progress, median
 from rooflight.measurement.options import MeasureOptions
-from rooflight.trace.stage import Stage
+from rooflight.trace.stage import StagedStep
 
 WINDOW = 2048
 """Ranges counted in one go. More ops than that are counted window by window, each in its own repeats of the step."""
@@ -66,7 +66,7 @@ class StepCounterPlan:
 class OpCounters:
     """Counts one staged step. `passes` grows with every repeat of it."""
 
-    def __init__(self, stage: Stage, ops: Sequence[Op], options: MeasureOptions, progress: Progress) -> None:
+    def __init__(self, stage: StagedStep, ops: Sequence[Op], options: MeasureOptions, progress: Progress) -> None:
         device = torch.cuda.current_device()
         self.chip = probe(device)
         self.passes = 0
@@ -234,7 +234,7 @@ def _empty(number: int) -> str:
 class _OpRanges:
     """Runs the recorded step with a range around each op of a window, and checks that it repeats itself."""
 
-    def __init__(self, stage: Stage, ops: Sequence[Op], window: Sequence[int]) -> None:
+    def __init__(self, stage: StagedStep, ops: Sequence[Op], window: Sequence[int]) -> None:
         self._stage = stage
         self._ops = ops
         self._window = set(window)

@@ -15,6 +15,7 @@ from rooflight.measurement.execution.eager import EagerStep, Launches, attribute
 from rooflight.measurement.findings import first_line
 from rooflight.measurement.profiler_trace import StepTrace
 from rooflight.profiles.kineto import Thread, open_ranges
+from rooflight.trace.program_stage import ProgramStage
 from rooflight.trace.stage import Stage
 
 _GRAPH = "## Call CompiledFxGraph"
@@ -29,7 +30,7 @@ class CompiledStep(EagerStep):
 
     eager = False
 
-    def __init__(self, stage: Stage, *, mode: str | None = None, as_it_is: bool = False) -> None:
+    def __init__(self, stage: Stage | ProgramStage, *, mode: str | None = None, as_it_is: bool = False) -> None:
         super().__init__(stage)
         self._mode = mode
         self._as_it_is = as_it_is
@@ -42,6 +43,7 @@ class CompiledStep(EagerStep):
         stage = self.stage
         torch._dynamo.reset()
         if not self._as_it_is:
+            assert isinstance(stage, Stage)  # a program compiles what it will itself
             with _compiling():
                 stage.call = compiled(stage.model, mode=self._mode)
         with _compiling(), self._provenance as recording:
@@ -78,7 +80,8 @@ class CompiledStep(EagerStep):
         """What was compiled here is of no use to anybody; its code and its graphs' memory go."""
         import torch._dynamo
 
-        self.stage.call = self.stage.model
+        if isinstance(self.stage, Stage):
+            self.stage.call = self.stage.model
         torch._dynamo.reset()
 
 

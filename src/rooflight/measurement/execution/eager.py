@@ -21,7 +21,7 @@ from rooflight.measurement import timeline
 from rooflight.measurement.collectors import gpu_memory
 from rooflight.measurement.findings import first_line
 from rooflight.measurement.profiler_trace import StepTrace, profiled
-from rooflight.trace.stage import Stage
+from rooflight.trace.stage import StagedStep
 
 Launches = list[timeline.KernelLaunch]
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph")
@@ -32,7 +32,7 @@ class EagerStep:
 
     eager = True
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: StagedStep) -> None:
         self.stage = stage
         self.uses_graphs = False
         """CUDA graphs are launched, inside which some counters do not count."""
@@ -88,7 +88,7 @@ class CapturedStep(EagerStep):
 
     eager = False
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: StagedStep) -> None:
         super().__init__(stage)
         self.uses_graphs = True
         self._same_kernels = False

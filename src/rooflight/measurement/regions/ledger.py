@@ -24,10 +24,10 @@ import msgspec
 
 from rooflight._version import __version__
 from rooflight.files import save
-from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
+from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes, Measurement, Value
 from rooflight.machine import installed_gpus
 from rooflight.machine.conditions import Conditions, conditions
-from rooflight.measurement.regions.settings import RegionSettings
+from rooflight.measurement.regions.plain import own_work
 
 if TYPE_CHECKING:
     from rooflight.measurement.regions.scheduler import RegionProcess
@@ -39,8 +39,9 @@ _END_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if 
 _CUT_OFF = "the program ended at once (killed, or os._exit): this was written while it ran, what came later is missing"
 
 
-def ledger_of(regions: Sequence[Region], settings: RegionSettings, *, seen: dict[str, str] | None = None) -> Ledger:
+def ledger_of(process: RegionProcess, *, seen: dict[str, str] | None = None) -> Ledger:
     """One measurement for each region; notes say what is missing. `seen`: the conditions, where they were watched."""
+    regions, settings = process.all_regions(), process.settings
     torch: Any = sys.modules.get("torch")
     on_gpu = any(region.pieces.warm_on_gpu for region in regions)
     device = "cuda" if on_gpu else "cpu"
@@ -63,9 +64,30 @@ def ledger_of(regions: Sequence[Region], settings: RegionSettings, *, seen: dict
         command=shlex.join(sys.orig_argv),
         notes=_notes(regions),
     )
-    return Ledger(
-        format_version=FORMAT_VERSION, header=header, measurements=tuple(region.measurement for region in regions)
-    )
+    # On a GPU the host's clock does not tell in which region the time was spent.
+    program = () if on_gpu else _program(process)
+    rows = (*(region.measurement for region in regions), *program)
+    return Ledger(format_version=FORMAT_VERSION, header=header, measurements=rows)
+
+
+def _program(process: RegionProcess) -> tuple[Measurement, ...]:
+    parts = process.program.parts
+    if not parts.time_s:
+        return ()
+    time = Value(parts.time_s, "host clock: from the first region to the end of the last")
+    return (Measurement(scope="program", quantities={"wall_time_s": time}, parts=parts.shares),)
+
+
+def of_process(rows: Sequence[Measurement], whose: str) -> list[Measurement]:
+    """The rows of one of several processes, under names that say so: `step (rank 1)`."""
+    return [
+        msgspec.structs.replace(
+            row,
+            name=f"{row.name} ({whose})".lstrip(),
+            parts={f"{name} ({whose})": share for name, share in row.parts.items()},
+        )
+        for row in rows
+    ]
 
 
 def _notes(regions: Sequence[Region]) -> tuple[str, ...]:
@@ -110,10 +132,9 @@ class _LedgerKeeper:
             self._conditions.before()
 
     def write(self, *, notes: tuple[str, ...] = ()) -> None:
-        regions = self._process.all_regions()
-        if regions and self._pid == os.getpid():
+        if self._process.all_regions() and self._pid == os.getpid():
             seen = self._conditions.after() if self._conditions is not None else None
-            ledger = ledger_of(regions, self._process.settings, seen=seen)
+            ledger = ledger_of(self._process, seen=seen)
             header = msgspec.structs.replace(ledger.header, notes=(*notes, *ledger.header.notes))
             save(msgspec.structs.replace(ledger, header=header), self._path, force=True)
 
@@ -121,8 +142,9 @@ class _LedgerKeeper:
         """Whether it was time to write."""
         if self._written_s is not None and time.monotonic() - self._written_s < _BETWEEN_WRITES_S:
             return False
-        self.watch()
-        self.write(notes=(_CUT_OFF,))
+        with own_work():
+            self.watch()
+            self.write(notes=(_CUT_OFF,))
         self._written_s = time.monotonic()
         return True
 

@@ -44,7 +44,7 @@ def regions() -> tuple[Region, ...]:
 
 def regions_ledger() -> Ledger:
     """What the regions of this process have measured so far, one measurement each."""
-    return ledger_of(regions(), scheduler.process().settings)
+    return ledger_of(scheduler.process())
 
 
 def save_regions(path: str | Path, *, force: bool = False) -> Path:

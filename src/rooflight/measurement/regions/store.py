@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Literal
 
 from rooflight import formatting
 from rooflight.ledger import Measurement, Value
+from rooflight.measurement.regions.execution_times import ExecutionTimes, PartTimes
 
 if TYPE_CHECKING:
     from rooflight.measurement.regions.counters import CounterPlan
 
-Purpose = Literal["first", "plain", "counters"]
+Purpose = Literal["first", "plain", "counters", "span"]
+"""`span`: inside a region that is measured on a GPU, two events are recorded and nothing else is done."""
 PLAIN_EXECUTIONS = 11
-"""So many executions are timed; after that a region costs nothing but the counting of its executions."""
+"""So many executions are looked at closely. On a GPU a region then only counts; on a CPU the clock is still read."""
 COUNTED = "FLOPs and DRAM bytes"
 
 
@@ -44,6 +46,12 @@ class RegionState:
     warm_on_gpu: bool = False
     """It has been executed once with CUDA running."""
     plain: list[PlainExecution] = field(default_factory=list)
+    """The first `PLAIN_EXECUTIONS` of those without counters."""
+    times: ExecutionTimes = field(default_factory=ExecutionTimes)
+    """Of every timed execution but the first."""
+    parts: PartTimes = field(default_factory=PartTimes)
+    """Of the same executions: what of their time was spent in regions inside."""
+    first_parts: PartTimes = field(default_factory=PartTimes)
     plan: CounterPlan | None = None
     no_counters: str | None = None
     """Why there will be no counters."""
@@ -51,10 +59,12 @@ class RegionState:
     """What else the reader should know, each once."""
     waiting: set[Region] = field(default_factory=set)
     """Regions that could not be measured because this one was."""
-    running: set[int] = field(default_factory=set)
-    """Threads that are inside it."""
     done: bool = False
     """Nothing more will be measured."""
+
+    def forget_times(self) -> None:
+        self.first, self.plain, self.times = None, [], ExecutionTimes()
+        self.parts, self.first_parts = PartTimes(), PartTimes()
 
 
 class Region:
@@ -118,6 +128,12 @@ class Region:
     def gpu_time_s(self) -> float | None:
         """The same as `gpu_span_s`, by the name it had before."""
         return self.gpu_span_s
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Which part of its time was spent in each region directly inside it, by name; empty where none is."""
+        pieces = self.pieces
+        return (pieces.parts if pieces.parts.time_s else pieces.first_parts).shares
 
     @property
     def growth_bytes(self) -> int | float | None:
@@ -185,7 +201,15 @@ class Region:
     @property
     def measurement(self) -> Measurement:
         """Its row in a ledger."""
-        return Measurement(scope="region", name=self.name, quantities=self.quantities)
+        pieces = self.pieces
+        first = (pieces.first.wall_time_s,) if pieces.first is not None else ()
+        return Measurement(
+            scope="region",
+            name=self.name,
+            quantities=self.quantities,
+            parts=self.shares,
+            times_s=(*first, *pieces.times.course()),
+        )
 
     def __repr__(self) -> str:
         parts = [f"{self.executions:,} execution{'' if self.executions == 1 else 's'}"]
@@ -210,20 +234,17 @@ def _times(count: int) -> str:
 
 
 def _plain_quantities(pieces: RegionState) -> dict[str, Value]:
-    rows = tuple(pieces.plain)
-    first = not rows
-    if first:
-        rows = (pieces.first,) if pieces.first is not None else ()
+    rows = tuple(pieces.plain) or ((pieces.first,) if pieces.first is not None else ())
     if not rows:
         return {}
     on_gpu = rows[-1].on_gpu
-    which = "the first execution, what it sets up included" if first else f"median of {len(rows)} executions"
+    which = "the first execution, what it sets up included" if not pieces.plain else f"median of {len(rows)} executions"
     clock = "host clock, synchronised before and after" if on_gpu else "host clock"
     memory = "torch's allocator" if on_gpu else "resident memory of the process"
     peak = "peak_allocated_bytes" if on_gpu else "peak_resident_bytes"
     quantities = {
-        "timed_executions": Value(len(rows), "rooflight.region"),
-        "wall_time_s": _middle([row.wall_time_s for row in rows], f"{clock}: {which}"),
+        "timed_executions": Value(pieces.times.count or 1, "rooflight.region"),
+        "wall_time_s": pieces.times.value(clock) or Value(rows[0].wall_time_s, f"{clock}: {which}"),
         "gpu_span_s": _middle([row.gpu_span_s for row in rows], f"CUDA events: {which}"),
         "growth_bytes": _middle([row.growth_bytes for row in rows], f"{memory}: {which}"),
         peak: _middle([row.peak_bytes for row in rows], memory),

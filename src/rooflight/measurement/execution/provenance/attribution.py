@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rooflight.ledger import Op
+from rooflight.ledger import PASSES, Op
 from rooflight.measurement.execution.provenance.graphs import UNKNOWN, CompiledCall, Origin, family
 
 
@@ -177,7 +177,7 @@ class LedgerRows:
         self._calls: dict[str, set[int]] = defaultdict(set)
         self._work: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
         for position, op in enumerate(ops):
-            if op.phase == "optimizer":
+            if op.phase not in PASSES:
                 continue
             if op.recompute:
                 self._again[op.module, family(op.name)].append(position)

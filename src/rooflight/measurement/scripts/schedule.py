@@ -1,0 +1,365 @@
+"""What each step of a running script is used for; see the package."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from rooflight.measurement.scripts.settings import OPS, STOP_AFTER, parse_steps
+from rooflight.measurement.scripts.status import Doing, Found, ScriptStatus, StatusFile
+from rooflight.measurement.scripts.steps import Cycle, StepFinder
+
+if TYPE_CHECKING:
+    from rooflight.ledger import Ledger, Value
+    from rooflight.measurement.cupti.op_passes import OpCounterPasses
+    from rooflight.measurement.live import StepWatch
+
+_ATTEMPTS = 3
+"""Steps that are recorded at most, until one is like those that were timed."""
+_STOP_KEY = "rooflight/stop after step"
+_EAGER = "compiled code ran eagerly in the recorded step: the ops are those of eager code, the step's time is not"
+_ENDED = "the program ended in the step that was recorded: what came before is here"
+_LIBRARIES = (
+    "<frozen ",
+    *(str(Path(module.__file__ or "").parent) for module in (os, torch)),
+    str(Path(__file__).parents[2]),
+)
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+_runs: list[ScriptRun] = []
+"""The one of this process, where there is one."""
+
+
+def begin(began_s: float) -> None:
+    """Called in each process of the program that has imported torch; the clock stood at `began_s` before."""
+    folder, asked = os.environ.get("ROOFLIGHT_RUN"), os.environ.get(OPS)
+    if folder and asked:
+        _runs.append(ScriptRun(Path(folder), asked, stop_after=bool(os.environ.get(STOP_AFTER))))
+        _runs[0].open(began_s)
+
+
+def a_step_is_measured() -> bool:
+    """Then nothing else may be: not the program's regions either."""
+    return any(run.status.doing in ("timed", "recorded", "counted") for run in _runs)
+
+
+class ScriptRun:
+    """One process of the program."""
+
+    def __init__(self, folder: Path, asked: str, *, stop_after: bool) -> None:
+        self._folder = folder
+        self._range = parse_steps(asked)
+        self._stop_after = stop_after
+        self._finder = StepFinder(partial(self._guarded, self._stepped), partial(self._guarded, self._called))
+        self.status = ScriptStatus(pid=os.getpid(), steps_asked=asked)
+        self._file = StatusFile(folder)
+        self._thread: int | None = None
+        self._on_gpu = False
+        self._begin_anew("")
+
+    def _begin_anew(self, found: Found) -> None:
+        """Another kind of step than was thought: nothing of the others counts."""
+        self._cycle = Cycle()
+        self._calls = 0
+        self._usual_calls: list[int] = []
+        self._times: list[float] = []
+        self._watch: StepWatch | None = None
+        self._passes: OpCounterPasses | None = None
+        self._ledger: Ledger | None = None
+        self._begun = perf_counter()
+        old = self.status
+        self.status = ScriptStatus(pid=old.pid, steps_asked=old.steps_asked, found=found, added_s=old.added_s)
+
+    def open(self, began_s: float) -> None:
+        self._finder.open()
+        atexit.register(self._guarded, self._at_exit)
+        os.register_at_fork(after_in_child=self._forked)
+        self.status.added_s = perf_counter() - began_s
+        self._file.write(self.status)
+
+    def close(self) -> None:
+        """Let the program go on by itself."""
+        self._finder.close()
+
+    def _forked(self) -> None:
+        """What the parent measures is the parent's; a child may be a worker of a data loader, or train itself."""
+        if self._watch is not None:
+            self.close()
+        self._file, self._thread = StatusFile(self._folder), None
+        self.status = ScriptStatus(pid=os.getpid(), steps_asked=self.status.steps_asked)
+        self._begin_anew("")
+
+    def _guarded(self, tell: Callable[..., None], *args: Any) -> None:
+        """Nothing that goes wrong here is the program's business."""
+        try:
+            tell(*args)
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self.status.failure = " ".join(f"{type(error).__name__}: {error}".split())
+        with suppress(Exception):
+            self._abandon()
+        self.close()
+        with suppress(Exception):
+            self._file.write(self.status)
+
+    # What the program does.
+
+    def _called(self, model: nn.Module) -> None:
+        self._calls += 1
+        if self.status.found == "train" or (torch.is_grad_enabled() and model.training):
+            return  # the latter most likely begins a step of training
+        if next(model.parameters(), None) is None or not self._is_ours():
+            return  # a loss, or what prepares data
+        if not self.status.found:
+            self._begin_anew("infer")
+        self._turn(model)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._is_ours():
+            return
+        if self.status.found != "train":
+            self._abandon()
+            self._begin_anew("train")
+            self._finder.open_models()
+        self._turn(optimizer)
+
+    def _is_ours(self) -> bool:
+        if self._thread is None:
+            self._thread = threading.get_ident()
+        elif self._thread != threading.get_ident():
+            self._note("a second thread ran steps too: only those of the first were measured")
+            return False
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            self._note("steps that were captured into a CUDA graph were not measured, nor are its replays seen")
+            return False
+        return torch.utils.data.get_worker_info() is None
+
+    def _turn(self, one: object) -> None:
+        if self.status.steps and not self._cycle.knows(one) and not self.status.recorded:
+            # Several take turns: what was taken for a step was a part of one.
+            self._abandon()
+            self._times, self._usual_calls, self.status.timed, self.status.steps = [], [], [], 0
+            self.status.doing = "nothing"
+        if self._cycle.closes(one):
+            self._step_ended()
+
+    # Steps.
+
+    def _step_ended(self) -> None:
+        status = self.status
+        status.steps += 1
+        if status.stopped or self._is_another_rank():
+            self._end_together()
+            return
+        if self._on_gpu and status.doing != "nothing":
+            torch.cuda.synchronize()
+        ended = perf_counter()
+        self._finish(ended - self._begun)
+        self._calls = 0
+        status.doing = self._next()
+        finished = perf_counter()
+        status.added_s += finished - ended
+        self._file.write(status)
+        self._begin(status.doing)
+        self._begun = perf_counter()
+        status.added_s += self._begun - finished
+
+    def _is_another_rank(self) -> bool:
+        """Programs say late which of several processes they are."""
+        from rooflight.errors import BadInput
+        from rooflight.measurement.ranks import ALONE, process_rank
+
+        try:
+            here = process_rank()
+        except BadInput:
+            here = ALONE
+        rank, world = here.rank, here.world
+        if dist.is_available() and dist.is_initialized():
+            rank, world = dist.get_rank(), dist.get_world_size()
+        self.status.rank, self.status.world = rank, world
+        return rank > 0
+
+    def _next(self) -> Doing:
+        """What the step that begins now is used for."""
+        status, steps = self.status, self._range
+        coming = status.steps + 1
+        if coming < steps.first:
+            return "nothing"
+        if steps.last is not None and coming > steps.last:
+            return "over"
+        if len(self._times) < steps.timed:
+            return "timed"
+        if self._ledger is None:
+            return "recorded"
+        return "counted" if self._passes is not None and not self._passes.complete else "over"
+
+    def _begin(self, doing: Doing) -> None:
+        if doing == "timed" and not self._times:
+            import rooflight.measurement.live  # noqa: F401  it takes a moment, which is no step's
+
+        self._on_gpu = torch.cuda.is_initialized()
+        if doing in ("recorded", "counted"):
+            from rooflight.measurement.live import StepWatch
+
+            self._watch = StepWatch(_program_frame())
+            if self._passes is not None:
+                self._passes.begin()
+            self._watch.start(self._passes)
+        elif doing == "over":
+            self._over()
+        if self._on_gpu and doing != "nothing":
+            torch.cuda.synchronize()
+
+    def _finish(self, took: float) -> None:
+        """The step that was measured is over."""
+        status, watch = self.status, self._watch
+        if status.doing == "timed":
+            self._times.append(took)
+            self._usual_calls.append(self._calls)
+            status.timed.append(status.steps)
+            status.plain_s = median(self._times)
+        if watch is None:
+            return
+        watch.stop()
+        self._watch = None
+        status.added_s += max(took - (status.plain_s or took), 0.0)
+        if self._passes is None:
+            status.recorded.append(status.steps)
+            status.recorded_s = took
+            self._recorded(watch)
+        elif self._ledger is not None:
+            status.counted.append(status.steps)
+            self._passes.end(watch.ops)
+            self._save(self._passes.added_to(self._ledger))
+
+    def _recorded(self, watch: StepWatch) -> None:
+        if self._usual_calls and self._calls > max(self._usual_calls) and len(self.status.recorded) < _ATTEMPTS:
+            return  # it held more than a step, an evaluation perhaps: the next is recorded instead
+        compiled: Any = sys.modules.get("torch._dynamo.utils")
+        if compiled is not None and compiled.counters["frames"]:
+            self._note(_EAGER)
+        self._ledger = watch.ledger(step=self._step_quantities())
+        self._save(self._ledger)
+        self._passes = self._counters(self._ledger)
+
+    def _step_quantities(self) -> dict[str, Value]:
+        from rooflight.measurement import findings
+
+        if not self._times:
+            return {}
+        ends = "optimizer's steps" if self.status.found == "train" else "calls of the model"
+        origin = f"host clock between {ends}: median of {len(self._times)} steps of the program"
+        return {"wall_time_s": findings.median(self._times, origin)}
+
+    def _counters(self, ledger: Ledger) -> OpCounterPasses | None:
+        if not self._on_gpu:
+            return None
+        from rooflight.errors import CannotMeasure
+        from rooflight.measurement.cupti.op_passes import OpCounterPasses, check_counters
+        from rooflight.measurement.regions import settings
+
+        wanted = settings.read()
+        try:
+            if wanted.no_counters is not None:
+                raise CannotMeasure(wanted.no_counters)
+            check_counters()
+            busy = {index for kernel in ledger.kernels for index in kernel.ops}
+            busy = busy or {op.index for op in ledger.ops if op.kind == "compute"}
+            return OpCounterPasses(ledger.ops, busy, levels=wanted.levels)
+        except CannotMeasure as reason:
+            self._note(f"counters not measured: {reason}")
+            return None
+
+    def _save(self, ledger: Ledger) -> None:
+        from rooflight.files import save
+
+        save(ledger, self._folder / f"ops-{self._file.name}.json", force=True)
+
+    def _note(self, line: str) -> None:
+        if line not in self.status.notes:
+            self.status.notes.append(line)
+            self._file.write(self.status)
+
+    # The end.
+
+    def _abandon(self) -> None:
+        """Of what is being measured nothing is kept."""
+        watch, passes = self._watch, self._passes
+        self._watch = self._passes = None
+        if watch is not None:
+            watch.stop()
+        if passes is not None:
+            passes.close()
+
+    def _over(self) -> None:
+        """Let the program go on by itself, or end it where that was asked for."""
+        if self.status.found == "infer":
+            self._finder.close_models()  # a program that begins to train is still of interest
+            if not self._stop_after or _an_optimizer_is_there():
+                return
+        elif not self._stop_after:
+            self.close()
+            return
+        self.status.stopped = True
+        self._file.write(self.status)
+        if self.status.world > 1 and dist.is_initialized():
+            _store().set(_STOP_KEY, str(self.status.steps + 1))
+        else:
+            self._end()
+
+    def _end_together(self) -> None:
+        """All processes end after the same step, which the first one names: none waits for another then."""
+        if not self._stop_after or not dist.is_initialized():
+            self.close()
+        elif _store().check([_STOP_KEY]) and self.status.steps >= int(_store().get(_STOP_KEY)):
+            self._end()
+
+    def _end(self) -> None:
+        """As `sys.exit` does it: what the program tidies up is tidied up, what follows its loop is not run."""
+        self.close()
+        raise SystemExit(0)
+
+    def _at_exit(self) -> None:
+        watch, passes = self._watch, self._passes
+        self._abandon()
+        if watch is not None and passes is None:
+            self._save(watch.ledger(step=self._step_quantities(), notes=(_ENDED,)))
+
+
+def _store() -> Any:
+    """What the processes of a group share."""
+    return dist.distributed_c10d._get_default_store()
+
+
+def _an_optimizer_is_there() -> bool:
+    return any(issubclass(type(one), torch.optim.Optimizer) for one in gc.get_objects())
+
+
+def _program_frame() -> FrameType | None:
+    """The code of the program itself that is being run: its names are what models are called by."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def _is_library(path: str) -> bool:
+    return path.startswith(_LIBRARIES) or any(part in path for part in _PACKAGES)
