@@ -16,11 +16,13 @@ from rooflight._version import __version__
 
 if TYPE_CHECKING:
     from rooflight.analysis.comparison.api import compare
+    from rooflight.callbacks.api import log_training
     from rooflight.errors import RooflightError
     from rooflight.estimation.api import estimate
     from rooflight.files import load, save
     from rooflight.ledger import Ledger, Op
     from rooflight.measurement.api import measure
+    from rooflight.measurement.live import LiveRecording, record
     from rooflight.measurement.ranks import join
     from rooflight.measurement.regions import Region, region, regions, regions_ledger, save_regions
     from rooflight.ops.kernel_task import Task
@@ -46,8 +48,11 @@ _HOMES = {
     "Op": "rooflight.ledger",
     "RooflightError": "rooflight.errors",
     "join": "rooflight.measurement.ranks",
+    "log_training": "rooflight.callbacks.api",
     "measure": "rooflight.measurement.api",
     "predict": "rooflight.prediction.api",
+    "record": "rooflight.measurement.live",
+    "LiveRecording": "rooflight.measurement.live",
     "report": "rooflight.reporting.report.api",
     "region": "rooflight.measurement.regions",
     "Region": "rooflight.measurement.regions",
@@ -59,6 +64,7 @@ _HOMES = {
 
 __all__ = [
     "Ledger",
+    "LiveRecording",
     "Op",
     "Region",
     "RooflightError",
@@ -72,8 +78,10 @@ __all__ = [
     "formula",
     "join",
     "load",
+    "log_training",
     "measure",
     "predict",
+    "record",
     "region",
     "regions",
     "regions_ledger",

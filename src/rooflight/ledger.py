@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -23,7 +23,11 @@ from rooflight import views
 
 FORMAT_VERSION = 4
 
-Phase = Literal["forward", "backward", "optimizer"]
+Phase = Literal["forward", "backward", "optimizer", "other"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+"""In the order in which they are shown."""
+PASSES: tuple[Phase, ...] = ("forward", "backward")
+"""Phases that go through the model; the others are done once in a step, whatever the number of passes."""
 Kind = Literal["compute", "view", "host"]
 StepKind = Literal["infer", "train", "decode"]
 Execution = Literal["eager", "compile", "graph", "compile+graph"]
@@ -33,8 +37,14 @@ Category = Literal["parameter", "buffer", "gradient", "optimizer-state", "input"
 
 LOSS = "<loss>"
 """Module path of the loss, which is no part of the model."""
+OWN_LOSS = "model's own"
+"""What a header says of the loss where the model's output is or has one."""
 OPTIMIZER = "<optimizer>"
 """Module path of the optimizer's ops."""
+OTHER = "<other>"
+"""Module path of what a step does besides: data preparation, gradient clipping, averages of weights."""
+OUTSIDE = (LOSS, OPTIMIZER, OTHER)
+"""Module paths that are no part of the model."""
 
 Dtype = Literal[
     "fp64", "fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int64", "int32", "int16", "int8", "uint64", "uint32",
@@ -143,6 +153,10 @@ class Cost(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, om
     """Matrix FLOPs done a second time (flash backward, checkpointing); not part of `flops`."""
 
 
+Key = tuple[int, str, str, int, str, int]
+"""What an op is known by in every ledger of a step."""
+
+
 class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One dispatcher call below autograd and autocast."""
 
@@ -181,7 +195,7 @@ class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     """What the mathematics says; `None`: no formula is known."""
 
     @property
-    def key(self) -> tuple[int, str, str, int, str, int]:
+    def key(self) -> Key:
         """What tells it from all other ops of the step, also in another ledger of the same step."""
         return (self.rank, self.phase, self.module, self.call, self.name, self.ordinal)
 
@@ -274,7 +288,7 @@ class Value(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, o
 
 KernelKind = Literal["kernel", "copy", "set", "primitive", "op"]
 HostCallKind = Literal["synchronisation", "allocator", "data"]
-Scope = Literal["op", "region", "graph", "step", "collective"]
+Scope = Literal["op", "region", "graph", "step", "collective", "program"]
 
 
 class Kernel(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -326,8 +340,8 @@ class HostCall(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True
 
 
 class Measurement(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Quantities over a set of ops: one op, a region, a compiled graph, the whole step, or what ranks do together.
-    Modules are sums of ops.
+    """Quantities over a set of ops: one op, a region, a compiled graph, the whole step, what ranks do together, or a
+    program from its first region to its last. Modules are sums of ops.
 
     The names of quantities are those of `rooflight.metrics`, or a counter's own.
     """
@@ -340,6 +354,10 @@ class Measurement(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=T
     """By name, each with its origin."""
     name: str = ""
     """What a region or graph is called."""
+    parts: dict[str, float] = {}
+    """Of a region or program: which part of its time was spent in each region directly inside it, by name."""
+    times_s: tuple[float, ...] = ()
+    """Of a region: the times of its executions in their order; of many, medians of as many neighbours each."""
 
 
 class MathModes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -552,7 +570,7 @@ def _listed(missing: Counter[str]) -> tuple[Uncounted, ...]:
 
 
 def is_inside(path: str, module: str) -> bool:
-    """Is `path` the module itself or something below it? The model ("") contains all but loss and optimizer."""
+    """Is `path` the module itself or something below it? The model ("") contains all but what is outside of it."""
     if module == "":
-        return path not in (LOSS, OPTIMIZER)
+        return path not in OUTSIDE
     return path == module or path.startswith(module + ".")

@@ -5,6 +5,7 @@ Everything is built from a copy, since a build writes the version it found into 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ import pytest
 
 import rooflight
 from rooflight._version import UNBUILT
-from rooflight.models import builtin_names
+from rooflight.models.registry import NAMES
 from tests.fixtures.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -172,8 +173,8 @@ def test_it_is_the_wheel_that_is_imported(installed, tmp_path):
 def test_the_installed_command_works(installed, tmp_path):
     command = installed / "rooflight"
     assert run(command, "--version", cwd=tmp_path).stdout == f"rooflight, version {VERSION}\n"
-    models = run(command, "list", "models", cwd=tmp_path).stdout.splitlines()
-    assert len(models) == len(builtin_names())
+    models = json.loads(run(command, "list", "models", "--json", cwd=tmp_path).stdout)
+    assert [model["name"] for model in models] == list(NAMES)
     told = run(command, "estimate", "mnist-cnn", "--batch", "64", cwd=tmp_path).stdout
     # 64 samples of 11,992,448 multiply-adds each: 767,516,672.
     assert "1,199,882 parameters" in told and "768 M" in told

@@ -27,6 +27,7 @@ from rooflight.reporting.charts.encodings import log_ticks
 from rooflight.reporting.charts.lanes import lanes_chart
 from rooflight.reporting.charts.lines import lines_of, study_charts
 from rooflight.reporting.charts.memory import memory_chart, peak_tenants_table, predicted_memory
+from rooflight.reporting.charts.region_times import course_chart, parts_chart
 from rooflight.reporting.charts.roofline import roofline_chart
 from rooflight.reporting.charts.scaling import scaling_chart
 from rooflight.reporting.charts.shares import shares_chart
@@ -38,6 +39,7 @@ from rooflight.study.cell import StudyCell, StudyRow
 from tests.fixtures.measured_ledgers import compiled, toy
 from tests.fixtures.paths import ROOT
 from tests.fixtures.recordings import recording
+from tests.fixtures.region_ledgers import nested_regions
 
 HOSTILE = "</script><script>alert(1)</script>"
 
@@ -106,6 +108,7 @@ def charts(resnet: Ledger, predictions: Predictions, scaled: Predictions) -> dic
         warnings.simplefilter("error")  # a user's terminal would show them
         made = [
             *(chart(hostile(resnet)) for chart in (memory_chart, lanes_chart, shares_chart)),
+            *(chart(nested_regions(step=HOSTILE)) for chart in (parts_chart, course_chart)),
             sweep_chart(predictions), devices_chart(predictions), scaling_chart(scaled),
             *study_charts([*study_rows(HOSTILE), study_rows(f"{HOSTILE}, too")[0]]),
         ]  # fmt: skip
@@ -115,7 +118,8 @@ def charts(resnet: Ledger, predictions: Predictions, scaled: Predictions) -> dic
 
 
 def test_every_chart_is_there(charts: dict[str, Chart]) -> None:
-    assert set(charts) == {"memory", "lanes", "shares", "sweep", "devices", "scaling", "batch-1-time", "cells"}
+    steps = {"memory", "lanes", "shares", "sweep", "devices", "scaling", "batch-1-time", "cells"}
+    assert set(charts) == steps | {"regions", "executions"}
 
 
 def test_every_chart_can_be_drawn(charts: dict[str, Chart]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rooflight.analysis.claims.claim import CannotTell
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, is_inside
+from rooflight.ledger import OUTSIDE, Ledger, Module, Op, is_inside
 from rooflight.summary.functions import is_function, row_names
 
 PartKind = Literal["total", "module", "type", "op"]
@@ -45,7 +45,7 @@ def part_of(ledger: Ledger, text: str) -> ModelPart:
     name = " ".join(text.split())
     if name.lower() in _TOTAL or same_model(name, ledger.header.model):
         return ModelPart("total", "total", ledger.modules, _ops(ledger, lambda op: True))
-    if name in (LOSS, OPTIMIZER):
+    if name in OUTSIDE:
         return ModelPart(name, "module", (), _ops(ledger, lambda op: is_inside(op.module, name)))
     module = _numbered(ledger, name) or _by_path(ledger, name)
     if module is not None:

@@ -24,7 +24,7 @@ from rooflight.formatting import tera
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.hardware.roofs import Roof, Roofs, roofs_of, unit_name
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op
+from rooflight.ledger import OUTSIDE, Ledger, Op
 from rooflight.metrics import Origin
 from rooflight.prediction.resolve_devices import ceilings_of
 from rooflight.reporting.columns import column
@@ -233,7 +233,7 @@ def _merged_modules(judge: Judge) -> list[_GrowingMark]:
     for row in rows:
         depth = row.estimate.depth
         leaf = depth > 0 and row.name not in parents
-        if not (leaf or depth == 1 or row.name in (LOSS, OPTIMIZER)) or not row.sums.time_s:
+        if not (leaf or depth == 1 or row.name in OUTSIDE) or not row.sums.time_s:
             continue
         if len({fact.ops for fact in row.group.facts if fact.values.get("kernel_time_s")}) < 2:
             continue

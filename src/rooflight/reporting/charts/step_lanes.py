@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
-from rooflight.ledger import LOSS, OPTIMIZER, Kernel, Ledger, Op, Value
+from rooflight.ledger import OUTSIDE, Kernel, Ledger, Op, Value
 from rooflight.reporting.sections.op_families import family_of_all
 from rooflight.reporting.table import kernel_name
 
@@ -266,7 +266,7 @@ def _around(timeline: StepTimeline) -> list[LaneSlice]:
 
 def _depth(ops: Sequence[Op]) -> int:
     """How many parts of a path to show: until no module holds nearly everything."""
-    paths = [op.module for op in ops if op.module not in (LOSS, OPTIMIZER) and op.kind != "view"]
+    paths = [op.module for op in ops if op.module not in OUTSIDE and op.kind != "view"]
     for depth in range(1, _DEEPEST):
         counts = Counter(".".join(path.split(".")[:depth]) for path in paths)
         if not paths or max(counts.values()) <= 0.7 * len(paths):

@@ -19,6 +19,7 @@ from rooflight.measurement.ranks import join
 from rooflight.prediction.resolve_devices import devices_of
 from rooflight.reporting.charts.bars import bars_chart, usual_amount
 from rooflight.reporting.charts.lines import batch_chart
+from rooflight.reporting.charts.region_times import course_chart, parts_chart
 from rooflight.reporting.charts.roofline import chart_of
 from rooflight.reporting.charts.roofline_marks import NoRoofline, marks_of
 from rooflight.reporting.document import Document, Section
@@ -75,11 +76,13 @@ def log_report(ledger: Ledger, *, source: str, on: Device | None = None) -> Docu
         roofline = Section("roofline", "Roofline", charts=(chart_of(marks, ledger),))
     except NoRoofline as error:
         roofline = Section("roofline", "Roofline", missing=error.on_command_line)
+    charts = tuple(chart for chart in (parts_chart(ledger), course_chart(ledger)) if chart is not None)
+    times = (Section("times", "Where the time goes", charts=charts),) if charts else ()
     return replace(
         document,
         title=ledger.header.model,
         subtitle=document.title,
-        sections=(*document.sections, roofline, origins_section(ledger, Measured(ledger), source, ())),
+        sections=(*times, *document.sections, roofline, origins_section(ledger, Measured(ledger), source, ())),
     )
 
 

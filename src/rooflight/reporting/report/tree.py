@@ -26,7 +26,7 @@ from rooflight.ledger import Kernel, Ledger
 from rooflight.reporting.columns import column
 from rooflight.reporting.sections.derivation import op_text
 from rooflight.reporting.sections.layer_columns import ESTIMATED, OF_MODULES, Side, measured_columns
-from rooflight.reporting.sections.layer_rows import OUTSIDE
+from rooflight.reporting.sections.layer_rows import NO_LAYERS
 from rooflight.reporting.sections.why_tables import Unit, amount_writer, mainly
 from rooflight.reporting.table import Column, kernel_name
 from rooflight.summary.functions import FUSED, below, row_names
@@ -220,7 +220,7 @@ def node_of(path: str, model: str, place: Mapping[str, int]) -> tuple[str, int |
     """What a row is called in a tree, and the row that holds it."""
     if path == "":
         return model, None
-    if path in OUTSIDE:
+    if path in NO_LAYERS:
         return path, None
     around, _, name = path.rpartition(".")
     return name, place.get(around)

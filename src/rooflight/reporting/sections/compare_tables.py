@@ -26,7 +26,7 @@ from rooflight.reporting.sections import (
     verdict_tables,
     why_tables,
 )
-from rooflight.reporting.sections.layer_rows import OUTSIDE, fold_measured, layer_label
+from rooflight.reporting.sections.layer_rows import NO_LAYERS, fold_measured, layer_label
 from rooflight.reporting.sections.measure_tables import total_row
 from rooflight.reporting.table import Cells, Column, Label, Table, figure, says_nothing, table_of
 from rooflight.summary import By
@@ -128,7 +128,7 @@ def _pairs(comparison: Comparison, by: By, *, folded: bool) -> list[PairRow]:
     a, b = rows(comparison.a, by), rows(comparison.b, by)
     if by == "module" and folded:
         shorter = fold_measured(comparison.a, a), fold_measured(comparison.b, b)
-        names = [[row.name for row in side if row.name not in OUTSIDE] for side in shorter]
+        names = [[row.name for row in side if row.name not in NO_LAYERS] for side in shorter]
         if names[0] == names[1]:
             a, b = shorter
     return comparison.paired(a, b, by)

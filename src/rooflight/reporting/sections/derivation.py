@@ -6,7 +6,7 @@ from textwrap import fill
 
 from rooflight import formatting
 from rooflight.estimation.derivation import Derivation, MovedTensor, OpDerivation, derive
-from rooflight.ledger import Cost, Ledger
+from rooflight.ledger import PHASES, Cost, Ledger
 from rooflight.ops.expressions import evaluate, to_latex, to_text
 from rooflight.ops.registry import Work
 from rooflight.summary.functions import is_function, row_names
@@ -27,7 +27,7 @@ def derivation_of(ledger: Ledger, text: str) -> Derivation:
 
 def derivation_text(derivation: Derivation) -> str:
     blocks = ["\n".join((_title(derivation), *(fill(note, 100) for note in derivation.notes)))]
-    for phase in ("forward", "backward", "optimizer"):
+    for phase in PHASES:
         blocks.extend(op_text(row) for row in derivation.ops if row.op.phase == phase)
     if memory := _memory_text(derivation):
         blocks.append(memory)

@@ -46,7 +46,7 @@ def main_table(ledger: Ledger, by: By = "module", *, depth: int | None = None, f
 
 
 def phase_table(ledger: Ledger) -> Table:
-    """Forward, backward and optimizer apart."""
+    """The phases apart."""
     sums = {**summary.totals_by_phase(ledger), "step": total(ledger.ops)}
     columns: Cells[str] = [
         (column("phase"), str),

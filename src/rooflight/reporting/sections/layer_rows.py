@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rooflight.ledger import LOSS, OPTIMIZER, Totals
+from rooflight.ledger import OUTSIDE, Totals
 from rooflight.reporting.table import Label, cut
 from rooflight.summary import By, SummaryRow, function_type
 from rooflight.summary.functions import FUNCTIONAL, below, is_function
@@ -165,7 +165,7 @@ def _fits(name: list[str], label: list[str]) -> bool:
 
 
 NAME_WIDTH = 40
-OUTSIDE = (LOSS, OPTIMIZER, SEVERAL, NO_OP)
+NO_LAYERS = (*OUTSIDE, SEVERAL, NO_OP)
 """Rows that are no layer of the model."""
 
 
@@ -173,6 +173,6 @@ def layer_label(name: str, depth: int, model: str) -> Label:
     """A row as a tree shows it: its last word, as far in as it is deep; the outermost is the model."""
     if name == "":
         return Label(model, model)
-    if name in ("total", *OUTSIDE) or not depth:
+    if name in ("total", *NO_LAYERS) or not depth:
         return Label(name, cut(name, NAME_WIDTH))
     return Label(name, "  " * depth + name.rpartition(".")[2])

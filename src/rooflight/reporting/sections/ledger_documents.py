@@ -22,6 +22,7 @@ from rooflight.reporting.sections.ledger_data import ledger_data
 from rooflight.reporting.table import Table
 from rooflight.summary import By
 from rooflight.summary.measured import Measured, is_measured
+from rooflight.summary.region_tree import regions_of
 from rooflight.summary.reliability import crowded
 
 CONVENTIONS = (
@@ -58,7 +59,8 @@ def step_parts(header: Header, batch: str | None, precision: str) -> list[str]:
         parts.append(f"sequence {header.sequence}")
     parts += [precision] if precision else []
     if header.step == "train":
-        parts.append(f"{header.loss} loss, {header.optimizer}")
+        said = [part for part in (header.loss and f"{header.loss} loss", header.optimizer) if part]
+        parts += [", ".join(said)] if said else []
     if header.checkpoint:
         parts.append(f"checkpointed: {', '.join(header.checkpoint)}")
     return parts + _run_as(header)
@@ -102,10 +104,9 @@ def provenance(ledger: Ledger) -> str:
         return f"{len(ledger.kernels):,} kernels, no ops; {versions}"
     if is_measured(ledger):
         return f"{len(ledger.ops):,} ops, views included, recorded as the step ran on {header.traced_on}; {versions}"
-    return (
-        f"one trace of {len(ledger.ops):,} ops on {header.traced_on} tensors, as {header.target} would run it; "
-        f"{versions}"
-    )
+    ran_here = header.traced_on in ("cpu", "cuda")
+    how = "as it ran there" if ran_here else f"as {header.target} would run it"
+    return f"one trace of {len(ledger.ops):,} ops on {header.traced_on} tensors, {how}; {versions}"
 
 
 def coverage(ledger: Ledger) -> str:
@@ -275,6 +276,8 @@ def _tables(measured: Measured, *, by: By, depth: int | None, folded: bool, memo
         measure_tables.memory_table(measured),
         measure_tables.rank_table(measured),
     ]
+    if regions_of(ledger):
+        tables.append(region_tables.region_table(ledger))
     if memory:
         tables.append(memory_course.timeline_table(measured))
         tables.append(measure_tables.operator_memory_table(measured, by, depth=depth))
@@ -295,15 +298,15 @@ def log_document(
 
     `top`: so many kernels are shown, `rows_top`: so many are in a file of values; the others are added up.
     """
-    if region_tables.regions_of(ledger):
-        doubted = crowded(ledger)
+    if regions_of(ledger):
+        said = (crowded(ledger), region_tables.covered_line(ledger))
         return Document(
             title=region_tables.headline(ledger),
-            lines=(doubted,) if doubted else (),
+            lines=tuple(filter(None, said)),
             sections=table_sections([region_tables.region_table(ledger)]),
             notes=_notes(ledger),
             small_print=(region_tables.CONVENTIONS,),
-            rows=lambda: region_tables.region_table(ledger),
+            rows=lambda: region_tables.region_values(ledger),
             data=lambda: region_tables.region_data(ledger, exit_code=exit_code),
         )
     counted = kernel_tables.flop_count_line(ledger)

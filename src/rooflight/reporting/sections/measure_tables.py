@@ -268,7 +268,7 @@ def _label(row: MeasuredRow, measured: Measured) -> Label:
 
 
 def phase_table(measured: Measured) -> Table:
-    """Forward, backward and optimizer apart."""
+    """The phases apart."""
     columns: Cells[MeasuredRow] = [
         (column("phase"), lambda row: row.name),
         (column("ops", optional=10), lambda row: row.sums.ran),

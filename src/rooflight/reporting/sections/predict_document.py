@@ -64,7 +64,7 @@ def _row(prediction: Prediction, *, op_times: bool) -> dict[str, Any]:
     del row["op_least_s"]
     if not op_times:
         del row["op_times_s"]
-    for name in ("roofline", "many", "max_batch", "max_seq"):
+    for name in ("roofline", "many", "max_batch", "max_seq", "measured_time_s", "measured_gpu_time_s"):
         if row[name] is None:
             del row[name]
     memory = prediction.memory
@@ -218,14 +218,18 @@ def _place(prediction: Prediction) -> str:
 
 def _summary(predictions: Predictions, prediction: Prediction) -> list[str]:
     beside = [*_limits(predictions), *_warnings(predictions)]
+    measured = [line for row in predictions if (line := _measured(row))]
     if len(predictions) > 1:
         running = [row for row in predictions if row.fit != "does not fit"]
         if not running:
-            return ["none of these fits", *beside]
+            return ["none of these fits", *measured, *beside]
         best = max(running, key=lambda row: row.throughput or 0.0)
+        if not best.throughput:  # of a log that does not tell its batch
+            best = min(running, key=lambda row: row.time_s)
+            return [f"shortest step: {best.device}, {seconds(best.time_s)}", *measured, *beside]
         most = f"{best.device} at batch {_size(best.batch)}, {formatting.per_second(best.throughput)} samples/s"
         of_those = "" if len(running) == len(predictions) else " of those that fit"
-        return [f"highest throughput{of_those}: {most}{_doubt(best, running)}", *beside]
+        return [f"highest throughput{of_those}: {most}{_doubt(best, running)}", *measured, *beside]
     ends = prediction.time_interval_s
     often = "between the bounds of its PPP" if prediction.tier == "spec" else "90% interval"
     sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""
@@ -235,7 +239,7 @@ def _summary(predictions: Predictions, prediction: Prediction) -> list[str]:
     rates += [f"MFU {metrics.text('mfu', prediction.mfu)}"] if prediction.mfu is not None else []
     intensity = prediction.intensity
     rates += [f"{metrics.text('intensity', intensity)} FLOP/byte"] if intensity is not None else []
-    lines = [f"{time}; {_verdict(prediction, predictions.header)}", "; ".join(rates)]
+    lines = [f"{time}; {_verdict(prediction, predictions.header)}", *measured, "; ".join(rates)]
     if prediction.memory is not None:
         lines.append(memory_tables.memory_line(prediction.memory, each=prediction.many is not None))
     lines += beside
@@ -244,6 +248,19 @@ def _summary(predictions: Predictions, prediction: Prediction) -> list[str]:
         replicas = f"each of {many.data:,} replicas" if many.data > 1 else "the one replica"
         lines.append(f"{many.parameters:,} parameters, counted once; batch {many.batch:,} in {replicas}")
     return lines
+
+
+def _measured(prediction: Prediction) -> str:
+    """What the ledger itself took on this device, and how far off the prediction is."""
+    parts = [("a step", prediction.time_s, prediction.measured_time_s)]
+    if prediction.tier != "spec":
+        parts.append(("GPU-busy", prediction.gpu_time_s, prediction.measured_gpu_time_s))
+    texts = [
+        f"{seconds(took)} {what} (predicted {formatting.signed_percent(time_s / took - 1)})"
+        for what, time_s, took in parts
+        if took
+    ]
+    return f"measured on {prediction.device}: {', '.join(texts)}" if texts else ""
 
 
 _ALIKE = 0.97
@@ -393,10 +410,9 @@ def _small_print(predictions: Predictions) -> list[str]:
     lines.append("; ".join(conventions(predictions)) + ".")
     count, ops, header = predictions.traces, len(predictions[0].op_times_s), predictions.header
     traces = "one trace" if count == 1 else f"{count} traces, one a generation of GPUs, the first"
-    lines.append(
-        f"{traces} of {f'{ops:,} ops ' if ops else 'the step '}on {header.traced_on} tensors; torch "
-        f"{header.torch}, rooflight {header.rooflight}"
-    )
+    where = "read from a log" if header.traced_on == "import" else f"on {header.traced_on} tensors"
+    by = f"torch {header.torch}, rooflight" if header.torch is not None else "rooflight"
+    lines.append(f"{traces} of {f'{ops:,} ops' if ops else 'the step'} {where}; {by} {header.rooflight}")
     return lines
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rooflight import formatting
 from rooflight.formatting import per_second, quotient, seconds
+from rooflight.ledger import PHASES
 from rooflight.metrics import fit_text, percent_text, text
 from rooflight.prediction.result import (
     Advice,
@@ -107,7 +108,6 @@ def many_tables(prediction: Prediction, many: ClusterPrediction, of: str) -> tup
 PIVOTED = 24
 """From so many rows on, devices stand side by side instead of below one another."""
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-_PHASES = ("forward", "backward", "optimizer")
 _DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
 
 _Columns = Cells[Prediction]
@@ -164,6 +164,12 @@ def main_table(predictions: Predictions, *, price: float | None = None) -> Table
     several = any(prediction.many is not None for prediction in predictions)
     columns = _who(predictions, several=several)
     columns += [(column("time_s"), lambda row: row.time_s), (Column("±", raw="time_high_s / time_s - 1"), spread)]
+    if any(prediction.measured_time_s for prediction in predictions):
+        about = "what the ledger's step took on this very device; and the prediction against it"
+        columns += [
+            (Column("measured", seconds, raw="measured_time_s", about=about), lambda row: row.measured_time_s),
+            (Column("error", formatting.signed_percent, raw="error", about=about), lambda row: row.error),
+        ]
     if several:
         about = "exposed communication, and bubbles"
         columns += [
@@ -249,6 +255,8 @@ def csv_table(
     columns: _Columns = [(Column(_ENDS.get(name, name)), attrgetter(name)) for name in _FIGURES]
     columns += [(Column(name), _part_of(attrgetter("memory"), name)) for name in _MEMORY]
     columns += [(Column(name), attrgetter(name)) for name in asked]
+    if any(prediction.measured_time_s for prediction in predictions):
+        columns += [(Column(name), attrgetter(name)) for name in ("measured_time_s", "measured_gpu_time_s", "error")]
     if any(prediction.many is not None for prediction in predictions):
         columns += [(Column(name), _of_many(name)) for name in _MANY]
     if epochs is not None and dataset_size is not None:
@@ -335,7 +343,7 @@ def _short_op(name: str) -> str:
 
 def phase_table(prediction: Prediction, title: str) -> Table:
     total = sum(prediction.phases.values())
-    phases = [(phase, prediction.phases[phase]) for phase in _PHASES if phase in prediction.phases and total]
+    phases = [(phase, prediction.phases[phase]) for phase in PHASES if phase in prediction.phases and total]
     return _shares(column("phase"), phases, total, title)
 
 

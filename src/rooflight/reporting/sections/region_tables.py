@@ -7,25 +7,26 @@ from typing import Any
 
 import msgspec
 
-from rooflight.formatting import seconds, whole_count
+from rooflight.formatting import percent, seconds, whole_count
 from rooflight.ledger import Ledger, Measurement, Value
 from rooflight.metrics import EXECUTED_FLOPS
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Column, Table, says_nothing, table_of
+from rooflight.reporting.table import Column, Label, Table, says_nothing, table_of
+from rooflight.summary.region_tree import RegionNode, region_tree, regions_of, uncovered
 from rooflight.summary.reliability import crowded
 
 CONVENTIONS = (
     "values are per execution; time is by the host's clock with the GPU synchronised, the median of `timed` "
-    "executions without counters; GPU span is from the start of the first to the end of the last GPU work; FLOPs "
-    "are executed ones, by unit, a multiply-add as 2, fp16 on CUDA cores only beside 16-bit tensor work or under "
-    "autocast; FLOP/B is executed FLOPs per byte of DRAM traffic; growth is memory after minus before: of torch's "
-    "allocator on a GPU, of the whole process (resident) without one, which says little about one region."
+    "executions without counters; share is of the time of the region that it stands under, over the same executions: "
+    "by the clock on a CPU, by events on a GPU; the program is from its first region to its last; GPU span is from the "
+    "start of the first to the end of the last GPU work; FLOPs are executed ones, by unit, a multiply-add as 2, fp16 "
+    "on CUDA cores only beside 16-bit tensor work or under autocast; FLOP/B is executed FLOPs per byte of DRAM "
+    "traffic; growth is memory after minus before: of torch's allocator on a GPU, of the whole process (resident) "
+    "without one, which says little about one region."
 )
+_SHARE = "part of the time of the region, or of the program, that it stands under"
+_WORTH_A_LINE = 0.05
 _UNITS = {"tensor": "tensor", "cuda": "CUDA", "cpu": "CPU"}
-
-
-def regions_of(ledger: Ledger) -> tuple[Measurement, ...]:
-    return tuple(row for row in ledger.measurements if row.scope == "region")
 
 
 def headline(ledger: Ledger) -> str:
@@ -38,12 +39,51 @@ def headline(ledger: Ledger) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def region_table(ledger: Ledger) -> Table:
-    """A column is there when some region has a value for it."""
-    rows = regions_of(ledger)
-    return table_of(
-        _columns(rows), rows, leave_out=lambda column, cells: bool(column.optional) and says_nothing(column, cells)
+def covered_line(ledger: Ledger) -> str:
+    """What of the program no region says anything about; empty where that is not known, or is nothing."""
+    program = next((row for row in ledger.measurements if row.scope == "program"), None)
+    rest = None if program is None else uncovered(program)
+    if program is None or rest is None or rest < _WORTH_A_LINE:
+        return ""
+    span = seconds(program.quantities["wall_time_s"].value)
+    return (
+        f"{percent(rest)} of the {span} from the first region to the last are not in any region: loading data, for "
+        "example; a region around it would tell"
     )
+
+
+def region_table(ledger: Ledger) -> Table:
+    """Regions as they are inside each other. A column is there when some region has a value for it."""
+    nodes = region_tree(ledger)
+    if all(node.depth == 0 for node in nodes):
+        nodes = [node for node in nodes if node.row is None or node.row.scope == "region"]
+    return _table(nodes, _indented)
+
+
+def _indented(node: RegionNode) -> str | Label:
+    return Label(node.name, "  " * node.depth + node.name) if node.depth else node.name
+
+
+def region_values(ledger: Ledger) -> Table:
+    """The same for programs: a row a region, and the one it is in."""
+    nodes = [node for node in region_tree(ledger) if node.row is not None and node.row.scope == "region"]
+    return _table(nodes, lambda node: node.name, inside=True)
+
+
+def _table(nodes: Sequence[RegionNode], name: Callable[[RegionNode], Any], *, inside: bool = False) -> Table:
+    columns: list[tuple[Column, Callable[[RegionNode], Any]]] = [(Column("region", right=False), name)]
+    if inside:
+        columns.append((Column("inside", right=False, optional=1), lambda node: node.inside or ""))
+    columns.append((Column("share", percent, raw="share_of_parent", optional=1, about=_SHARE), lambda node: node.share))
+    for shown, value in _columns([node.row for node in nodes if node.row is not None]):
+        columns.append((shown, _of_row(value)))
+    return table_of(
+        columns, nodes, leave_out=lambda column, cells: bool(column.optional) and says_nothing(column, cells)
+    )
+
+
+def _of_row(value: Callable[[Measurement], Any]) -> Callable[[RegionNode], Any]:
+    return lambda node: None if node.row is None or node.again else value(node.row)
 
 
 _ColumnOf = tuple[Column, Callable[[Measurement], Any]]
@@ -51,8 +91,7 @@ _ColumnOf = tuple[Column, Callable[[Measurement], Any]]
 
 def _columns(rows: Sequence[Measurement]) -> list[_ColumnOf]:
     columns: list[_ColumnOf] = [
-        (Column("region", right=False), lambda row: row.name),
-        (column("executions"), lambda row: _value(row, "executions") or 0),
+        (column("executions"), lambda row: None if row.scope == "program" else _value(row, "executions") or 0),
         _quantity("timed_executions", optional=3),
         (column("wall_time_s", heading="time"), lambda row: _value(row, "wall_time_s")),
         (Column("least", seconds, optional=3, raw="wall_time_s_least"), lambda row: _time(row).low),
@@ -129,6 +168,7 @@ def region_data(ledger: Ledger, *, exit_code: int | None = None) -> dict[str, An
     return {
         "header": msgspec.to_builtins(msgspec.structs.asdict(ledger.header)),
         "regions": [_region(row) for row in regions_of(ledger)],
+        "program": next((_program(row) for row in ledger.measurements if row.scope == "program"), None),
         "doubt": crowded(ledger) or None,
         "exit_code": exit_code,
     }
@@ -147,5 +187,12 @@ def _region(row: Measurement) -> dict[str, Any]:
         "intensity": intensity(row),
         "growth_bytes": _value(row, "growth_bytes"),
         "peak_bytes": peak_bytes(row),
+        "parts": row.parts,
+        "uncovered": uncovered(row),
+        "times_s": row.times_s,
         "quantities": {name: msgspec.to_builtins(value) for name, value in row.quantities.items()},
     }
+
+
+def _program(row: Measurement) -> dict[str, Any]:
+    return {"time_s": _value(row, "wall_time_s"), "parts": row.parts, "uncovered": uncovered(row)}

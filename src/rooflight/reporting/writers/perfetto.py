@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from rooflight.errors import BadInput
-from rooflight.ledger import LOSS, OPTIMIZER, Kernel, Ledger, Op, Value
+from rooflight.ledger import OUTSIDE, Kernel, Ledger, Op, Value
 from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS
 from rooflight.reporting.charts.step_lanes import (
     Level,
@@ -79,7 +79,7 @@ def _modules(timeline: StepTimeline) -> list[TimelineSlice]:
 
     def stack(op: Op) -> tuple[Level, ...]:
         rows: list[Level] = []
-        if op.module not in (LOSS, OPTIMIZER):
+        if op.module not in OUTSIDE:
             rows.append((ledger.header.model, {"type": types.get("", ""), "phase": op.phase}))
         parts = op.module.split(".") if op.module else []
         for depth in range(1, len(parts) + 1):
