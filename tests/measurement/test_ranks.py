@@ -93,7 +93,7 @@ def test_measured_ranks_are_joined(ranks, tmp_path):
 def test_a_step_with_collectives_is_measured_and_not_repeated_alone(tmp_path):
     """DDP talks to the other rank in every backward: both run as many steps, or both would wait for ever."""
     (tmp_path / "ddp.py").write_text(
-        "import torch, torch.distributed as dist, rooflight\n"
+        "import time, torch, torch.distributed as dist, rooflight\n"
         "from rooflight.measurement.collectors import perf_events\n"
         "perf_events.available = lambda: None\n"  # as on a machine that has counters: rank 0 would go on alone
         "dist.init_process_group('gloo')\n"
@@ -101,6 +101,7 @@ def test_a_step_with_collectives_is_measured_and_not_repeated_alone(tmp_path):
         "ledger = rooflight.measure(model, torch.ones(2, 4), step='train', repeat=2)\n"
         "rooflight.save(ledger, f'rank{dist.get_rank()}.json')\n"
         "dist.destroy_process_group()\n"
+        "time.sleep(0.5)\n"  # gloo's thread drops its last work; while the interpreter ends it cannot, and torch aborts
     )
     done = torchrun("ddp.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 """Two replicas under torchrun."""
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -26,3 +27,4 @@ for _ in range(int(os.environ.get("STEPS", "12"))):
 if rank == 0:
     print("weights", fingerprint(net))
 dist.destroy_process_group()
+time.sleep(0.5)  # gloo's thread drops its last work; while the interpreter ends it cannot, and torch aborts
