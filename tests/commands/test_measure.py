@@ -90,6 +90,7 @@ def test_the_ledger_is_saved_and_shown_again(run, tmp_path, monkeypatch):
     code, out, err = run("mnist-cnn", *QUICK, "-o", csv_path)
     assert (code, out) == (0, "") and f"wrote {csv_path}" in err
     assert len(list(csv.reader(io.StringIO(csv_path.read_text())))) > 5
+    assert rooflight.load(tmp_path / "run.json").measurements  # beside the table, which is not all of it
 
 
 def test_a_trace_for_perfetto_is_written(run, tmp_path):

@@ -121,7 +121,9 @@ def test_a_reader_that_has_gone_does_not_cost_the_file(program, tmp_path):
     command = arguments("-o", saved, "--", *program(TWO_REGIONS.replace("print", "str")))
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     os.close(writing)
-    assert done.stderr == f"rooflight: wrote {saved}\n"
+    assert done.stderr.startswith(
+        f"rooflight: wrote {saved}, and beside it the ledger {tmp_path / 't.json'}; use it with"
+    )
     assert saved.read_text().startswith("region,inside,share_of_parent,executions,")
 
 
@@ -138,7 +140,15 @@ def test_tables_as_files(program, tmp_path):
     run("-o", tmp_path / "t.csv", "--", *program(TWO_REGIONS))
     rows = list(csv.DictReader(io.StringIO((tmp_path / "t.csv").read_text())))
     assert [(row["region"], row["executions"]) for row in rows] == [("step", "5"), ("layer", "5")]
-    run("-o", tmp_path / "t.md", "--", *program(TWO_REGIONS))
+    # What was measured is beside it: the next one says so before it runs, and replaces it only when it may.
+    assert len(regions_of(load(tmp_path / "t.json"))) == 2
+    refused = run("-o", tmp_path / "t.md", "--", *program(TWO_REGIONS))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        f"rooflight: what is measured is kept beside t.md, and {tmp_path / 't.json'} exists already: add --force to "
+        "replace it, or give another name\n"
+    )
+    run("-o", tmp_path / "t.md", "--force", "--", *program(TWO_REGIONS))
     lines = [line.replace("&nbsp;", "").split("|") for line in (tmp_path / "t.md").read_text().splitlines()]
     assert {words[1].strip(): words[3].strip() for words in lines if len(words) > 3}["step"] == "5"
     refused = run("-o", tmp_path / "t.txt", "--", *program(TWO_REGIONS))
@@ -151,6 +161,11 @@ def test_a_page_with_charts(program, tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "page.html").read_text()
     assert "Time of regions" in page and "main.py" in page
+    kept = tmp_path / "page.json"
+    assert done.stderr.splitlines()[-1] == (
+        f"rooflight: wrote {tmp_path / 'page.html'}, and beside it the ledger {kept}; use it with: rooflight report {kept}"
+    )
+    assert [row.name for row in regions_of(load(kept))] == ["step", "layer"]
 
 
 # --- how a program ends ---

@@ -129,6 +129,12 @@ def test_a_page_and_json(program, tmp_path):
     assert "mine" in done.stderr
     assert json.loads(done.stdout)["header"]["step"] == "train"
     assert "Linear" in page.read_text()
+    kept = tmp_path / "report.json"
+    uses = f"rooflight report {kept}, rooflight predict {kept} --on h200"
+    assert (
+        done.stderr.splitlines()[-1] == f"rooflight: wrote {page}, and beside it the ledger {kept}; use it with: {uses}"
+    )
+    assert flops(load(kept)) == FLOPS
 
 
 @pytest.mark.slow

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.result_options import form_options, forms, measured_options, table_of, table_options
+from rooflight.commands.result_options import (
+    form_options,
+    forms,
+    ledger_file,
+    measured_options,
+    table_of,
+    table_options,
+)
 from rooflight.commands.signals import heard_once, say_again
 from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options, typed_command
 from rooflight.commands.terminal import complain, progress, say
@@ -65,7 +72,9 @@ if TYPE_CHECKING:
 @click.option("--profile-op", hidden=True, help="Run the step once for an outer profiler: `all`, or one op.")
 @table_options
 @measured_options
-@form_options()
+@form_options(
+    output="Write to FILE: .json or .json.gz saves the ledger, .csv and .md the table, with the ledger beside it."
+)
 def command(**options: Any) -> None:
     """Run a step of MODEL, and record what the hardware did in every operation.
 
@@ -85,7 +94,7 @@ def command(**options: Any) -> None:
         return
     options["output"] = _of_rank(options["output"])
     options["trace_file"] = _of_rank(options["trace_file"])
-    to, written = forms(options)
+    to, written = forms(options, measured=True)
     if options["ncu_command"] is not None:
         _ncu_command(spec, options)
         return
@@ -116,7 +125,8 @@ def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
     if options["ncu_command"] is not None and not eager:
         raise BadInput("--ncu-command opens an op of the eager step: leave --compile and --graphs out")
     trace_file = options["trace_file"]
-    if trace_file is not None and trace_file == options["output"]:
+    output = options["output"]
+    if trace_file is not None and output is not None and trace_file in (output, ledger_file(output)):
         raise BadInput("--trace and -o name the same file: give them different names")
     if trace_file is not None and spec.compile and not _on_gpu(options["device"]):
         raise BadInput(
@@ -235,7 +245,7 @@ def _give(ledger: Ledger, options: Mapping[str, Any], to: str, written: str) -> 
     unsaved = None
     if written:
         try:
-            say(keep(ledger, lambda to: document, options, written, held=ops_of(ledger, options)))
+            say(keep(ledger, lambda to: document, options, written, held=ops_of(ledger, options), measured=True))
         except BadFile as error:
             unsaved = error
     if options["trace_file"] is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rooflight.commands.result_options import ledger_file
 from rooflight.commands.terminal import make_console, say
 from rooflight.files import save, write_atomically
 from rooflight.formatting import printable
@@ -28,16 +29,29 @@ def show(document: Document, to: str, *, output: Path | None = None, force: bool
 
 
 def keep(
-    ledger: Ledger, document: Callable[[str], Document], options: Mapping[str, Any], to: str, *, held: str = ""
+    ledger: Ledger,
+    document: Callable[[str], Document],
+    options: Mapping[str, Any],
+    to: str,
+    *,
+    held: str = "",
+    measured: bool = False,
 ) -> str:
-    """Into the file that the options name: the ledger itself as JSON, `document` of the form in any other. What there
-    is to say of it; `held` is what a ledger holds."""
+    """Into the file that the options name: the ledger itself as JSON, `document` of the form in any other; what was
+    `measured` is kept beside that, since it cannot be had again. What there is to say of it; `held` is what a ledger
+    holds."""
     output, force = options["output"], options["force"]
-    if to != "json":
-        show(document(to), to, output=output, force=force)
-        return f"wrote {output}"
-    save(ledger, output, force=force)
-    return f"wrote {output}{held}"
+    if to == "json":
+        save(ledger, output, force=force)
+        return f"wrote {output}{held}"
+    beside = ""
+    if measured:
+        kept = ledger_file(output)
+        save(ledger, kept, force=force)
+        uses = [shell("report", kept), *([f"{shell('predict', kept)} --on h200"] if ledger.ops else [])]
+        beside = f", and beside it the ledger {kept}; use it with: {', '.join(uses)}"
+    show(document(to), to, output=output, force=force)
+    return f"wrote {output}{beside}"
 
 
 def ops_of(ledger: Ledger, options: Mapping[str, Any]) -> str:

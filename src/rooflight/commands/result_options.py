@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rooflight.errors import BadInput
+from rooflight.errors import BadFile, BadInput
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 KERNELS = 10
@@ -109,11 +109,20 @@ def form_options(flags: Collection[str] = tuple(_FLAGS), /, **help: str) -> Deco
     )
 
 
+def ledger_file(output: Path) -> Path:
+    """Where what was measured is kept: beside a page or a table that is written to `output`."""
+    return output if output.name.lower().endswith((".json", ".json.gz")) else output.with_suffix(".json")
+
+
 def forms(
-    options: Mapping[str, Any], endings: Mapping[str, str] = LEDGER_OR_TABLE, *, must: str = _MUST
+    options: Mapping[str, Any],
+    endings: Mapping[str, str] = LEDGER_OR_TABLE,
+    *,
+    must: str = _MUST,
+    measured: bool = False,
 ) -> tuple[str, str]:
     """What is printed, as a flag or `--to` says, else text; and what is written, as the file's name says: nothing where
-    none is given. A file that cannot be written is refused here, before the work."""
+    none is given. A file that cannot be written is refused here, before the work; of a measurement its ledger, too."""
     flags = [form for form, name in _FLAGS.items() if options.get(name)]
     to = options.get("to")
     if len(flags) + (to is not None) > 1:
@@ -130,6 +139,11 @@ def forms(
     from rooflight.files import check_writable
 
     check_writable(output, force=options["force"])
+    if measured and ledger_file(output) != output:
+        try:
+            check_writable(ledger_file(output), force=options["force"])
+        except BadFile as error:
+            raise BadFile(f"what is measured is kept beside {output.name}, and {error.on_command_line}") from None
     return printed, written or printed
 
 

@@ -63,7 +63,8 @@ _WHY_MISSING = "they ran on another machine, entered no region or were killed be
 @form_options(
     ["json"],
     json="Print one JSON document; the program's output goes to stderr.",
-    output="Also write to FILE: .json or .json.gz saves the ledger, .html a page with charts, .csv and .md the table.",
+    output="Also write to FILE: .json or .json.gz saves the ledger, .html a page with charts, .csv and .md the table; "
+    "the ledger is then kept beside it.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
 def command(counters: str, level: str, command: tuple[str, ...], **options: Any) -> None:
@@ -84,7 +85,7 @@ def command(counters: str, level: str, command: tuple[str, ...], **options: Any)
     if not command:
         raise BadInput("nothing to run: write `rooflight run -- python main.py`")
     steps = _steps(options)
-    to, written = forms(options, LEDGER_OR_TABLE | {".html": "html"}, must=_MUST)
+    to, written = forms(options, LEDGER_OR_TABLE | {".html": "html"}, must=_MUST, measured=True)
     if counters == "cupti":
         from rooflight.measurement.cupti.library import has_driver
 
@@ -111,13 +112,17 @@ def command(counters: str, level: str, command: tuple[str, ...], **options: Any)
             complaints += script.complaints
             joined = _with_regions(script.ledger, joined)
         # Before anything is printed: an output that is closed or full must not cost the only copy.
-        unsaved = _saved(joined, options, written, code) if joined is not None and written else None
+        kept = _saved(joined, options, written, code) if joined is not None and written else None
     if joined is None:
         nothing = "; nothing was written" if written else ""
         complaints = [f"{line}{nothing}" for line in complaints or (_NO_REGIONS,)]
-    _show(joined, to, code=code, complaints=complaints)
-    if unsaved is not None:
-        raise unsaved
+    try:
+        _show(joined, to, code=code, complaints=complaints)
+    finally:
+        if isinstance(kept, str):
+            say(f"rooflight: {kept}")
+    if isinstance(kept, BadFile):
+        raise kept
     if not code and counters == "cupti" and joined is not None and not _has_counters(joined):
         raise CannotMeasure("--counters cupti: nothing could be counted, and the lines above say why")
     sys.exit(code)
@@ -261,8 +266,8 @@ def _document(ledger: Ledger, code: int) -> Document:
     return log_document(ledger, exit_code=code) if is_log(ledger) else measure_document(ledger)
 
 
-def _saved(ledger: Ledger, options: Mapping[str, Any], to: str, code: int) -> BadFile | None:
-    """What stood in the way, to be told after the figures were at least shown."""
+def _saved(ledger: Ledger, options: Mapping[str, Any], to: str, code: int) -> str | BadFile:
+    """What was written, or what stood in the way: to be told after the figures were at least shown."""
     from rooflight.commands.output import keep
     from rooflight.reporting.report.api import log_report, named_report
     from rooflight.reporting.sections.ledger_documents import is_log
@@ -273,10 +278,9 @@ def _saved(ledger: Ledger, options: Mapping[str, Any], to: str, code: int) -> Ba
         return log_report(ledger, source="") if is_log(ledger) else named_report([ledger], [str(options["output"])])
 
     try:
-        say(f"rooflight: {keep(ledger, document, options, to)}")
+        return keep(ledger, document, options, to, measured=True)
     except BadFile as error:
         return error
-    return None
 
 
 def _show(ledger: Ledger | None, to: str, *, code: int, complaints: Sequence[str]) -> None:
