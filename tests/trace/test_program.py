@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -42,6 +44,18 @@ def counted(step: Step, *args: Any) -> int:
     with FlopCounterMode(display=False) as counter:
         step(*args)
     return counter.get_total_flops()
+
+
+class OpNames(TorchDispatchMode):
+    """What really runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
 
 
 def paths(ledger: Ledger) -> set[str]:
@@ -302,6 +316,44 @@ def test_checks_of_values_are_answered_as_usual_and_noted() -> None:
     assert any("a number that the step reads is 1" in note for note in notes)
 
 
+def test_what_is_only_logged_is_one_in_the_form_that_it_has() -> None:
+    model, x, given = small_net(), torch.randn(1024, 8), torch.arange(4.0)
+    logged: list[Any] = []
+
+    @torch.no_grad()
+    def step(check: Step) -> None:
+        output = model(x)
+        loss = output.mean()
+        logged.append(loss.detach().cpu().numpy())
+        check(logged[-1], np.asarray(output.detach()), float(loss.detach()), output.tolist(), f"{loss:.2f}")
+        assert given.numpy().tolist() == [0, 1, 2, 3] and (given + 1).numpy().tolist() == [1, 2, 3, 4]
+        assert output.numpy(force=True).shape == np.from_dlpack(output.detach()).shape == (1024, 1)
+
+    def check(scalar: Any, array: Any, number: float, listed: list[Any], text: str) -> None:
+        assert (scalar.shape, scalar.dtype, float(scalar)) == ((), np.float32, 1.0)
+        assert (array.shape, array.dtype, array.min(), array.max()) == ((1024, 1), np.float32, 1.0, 1.0)
+        assert (number, listed, text) == (1.0, [[1.0]] * 1024, "1.00")
+
+    ledger = rooflight.estimate(step, check, target="cpu")
+    assert not logged  # the program's list is as it was
+    (note,) = [note for note in ledger.header.notes if "a number that the step reads is 1" in note]
+    assert "trace/test_program.py:" in note
+    with OpNames() as real:
+        step(lambda *values: None)
+    assert [op.name for op in ledger.ops] == real.names
+
+
+@pytest.mark.parametrize("read", [
+    lambda output: output.argmax(0).numpy(), lambda output: output.argmax(0).tolist(),
+    lambda output: 1 if output.mean() > 0 else 2, lambda output: np.asarray(output > 0).any(),
+])  # fmt: skip
+def test_what_decides_still_fails_with_its_line(read: Step) -> None:
+    model, x = small_net(), torch.randn(1024, 8)
+    with pytest.raises(TraceFailed, match=r"trace/test_program.py:\d+: the step looks at values of its data here"):
+        rooflight.estimate(lambda: read(model(x).detach()))
+    assert type(torch.ones(1).numpy()) is np.ndarray and "numpy" not in torch.Tensor.__dict__
+
+
 def test_known_values_decide_shapes() -> None:
     model, known = small_net(), torch.tensor([True, False, True, True])
     (product, _) = [op for op in rooflight.estimate(lambda x: model(x[known]), X).ops if op.name == "aten::addmm"]
@@ -337,7 +389,6 @@ def chosen(x: Tensor) -> Tensor:
         (chosen, r"test_program.py:\d+: the step looks at values of its data here \(aten::_local_scalar_dense\)"),
         (moved_and_updated, "moves a module to another device or type"),
         (lambda x: _MODEL(x.to_sparse()), "a sparse"),
-        (lambda x: _MODEL(x).detach().numpy(), "looks at values of its data"),
     ],
 )
 def test_what_cannot_be_followed_is_said_in_a_line(step: Step, said: str) -> None:

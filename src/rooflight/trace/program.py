@@ -27,6 +27,7 @@ from rooflight.errors import TraceFailed
 from rooflight.ledger import LOSS, Arg, Module, Op, Phase, Storage
 from rooflight.models.dtypes import DTYPE_NAMES
 from rooflight.trace.assumed_values import ONE, UNKNOWN, AssumedValues
+from rooflight.trace.handed_out import values_handed_out
 from rooflight.trace.in_place import PARAMETER_NODE, InPlaceCalls, called_by_engine
 from rooflight.trace.modules import ModuleTracker, original_name
 from rooflight.trace.python_line import python_line
@@ -173,6 +174,7 @@ class ProgramRecorder(Recorder):
             stack.enter_context(self._calls_of_models())
             if self._stand_ins is not None:
                 stack.enter_context(self._stand_ins.data_followed())
+                stack.enter_context(values_handed_out(self._stand_ins._value, self._read))
             stack.enter_context(self)
             yield
 
@@ -330,6 +332,9 @@ class ProgramRecorder(Recorder):
                 "data does not have; run it once on its own data with --real-data, or measure it"
             )
         return answer
+
+    def _read(self, tensor: torch.Tensor) -> Any:
+        return self._taken_as_usual(_READ, (tensor,), {})
 
     @property
     def notes(self) -> tuple[str, ...]:
