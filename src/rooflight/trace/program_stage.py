@@ -29,6 +29,7 @@ from rooflight.trace.failures import failures_explained
 from rooflight.trace.inputs import tensor_leaves
 from rooflight.trace.interception import as_a_mode, interception_for, nothing_handed_over
 from rooflight.trace.kept_program import KeptProgram
+from rooflight.trace.loader_workers import workers_left_alone
 from rooflight.trace.meta_kernels import CPU_META_KERNELS, META_KERNELS
 from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.precision import math_modes, tf32_switched
@@ -282,6 +283,7 @@ def staged_program(
         anomalies = torch.is_anomaly_enabled()
         stage.enter_context(torch.autograd.set_detect_anomaly(False))
         stage.enter_context(room_for_deep_models())
+        stage.enter_context(workers_left_alone(end=not runs))
         stage.enter_context(tf32_switched(options.tf32))
         repeatable = not runs or not (reach.once or several)
         lent = KeptProgram(reach, on=options.on) if repeatable else None
