@@ -25,6 +25,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from rooflight.errors import TraceFailed
 from rooflight.trace.assumed_values import UNKNOWN
+from rooflight.trace.shape_cache import FakeShapeCache, tensors_of
 from rooflight.trace.storages import storage_address
 
 _MOST, _MOST_INTEGERS = 2**12, 2**20
@@ -50,7 +51,7 @@ class StandIns:
     def __init__(self, kernels: Mapping[Any, Callable[..., Any]]) -> None:
         """`kernels` run in the place of an operator's own shape function."""
         self.mode = _FakeMode(allow_non_fake_inputs=True)
-        self._kernels = kernels
+        self._shapes = FakeShapeCache(self.mode, kernels)
         self._twins: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._elsewhere: WeakIdKeyDictionary = WeakIdKeyDictionary()
         """Real tensors whose `data` the program has set, and what they hold now."""
@@ -152,7 +153,7 @@ class StandIns:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the operator gives, or `UNKNOWN` where values decide that are not known; `args` have been exchanged."""
-        tensors = _tensors(args, kwargs)
+        tensors = tensors_of(args, kwargs)
         values = [self._value(tensor) for tensor in tensors]
         known = all(value is not None for value in values)
         if func is aten._local_scalar_dense.default:
@@ -165,8 +166,7 @@ class StandIns:
                 return UNKNOWN
         elif _is_decided_by_values(func):
             return self._computed(func, args, kwargs, values) if known else UNKNOWN
-        with self.mode:
-            result = self._kernels.get(func, func)(*args, **kwargs)
+        result = self._shapes.run(func, args, kwargs)
         given = [leaf for leaf in _leaves(result) if isinstance(leaf, torch.Tensor)]
         if known and all(_may_be_followed(tensor) for tensor in given):
             self._follow(func, args, kwargs, values, given)
@@ -180,7 +180,7 @@ class StandIns:
 
     def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Any]) -> Any:
         """By an operator whose result has the form that values give it."""
-        device = _tensors(args, kwargs)[0].device
+        device = tensors_of(args, kwargs)[0].device
         result = _with_values(func, args, kwargs, values)
         made = [self._of_value(leaf, device) if isinstance(leaf, torch.Tensor) else leaf for leaf in _leaves(result)]
         return type(result)(made) if isinstance(result, (list, tuple)) else made[0]
@@ -228,7 +228,7 @@ class StandIns:
         named = {**dict(given), **kwargs}
         for argument in func._schema.arguments:
             if argument.name in named and argument.alias_info is not None and argument.alias_info.is_write:
-                for tensor in _tensors((named[argument.name],), {}):
+                for tensor in tensors_of((named[argument.name],), {}):
                     value = getattr(tensor, _VALUE, None)
                     if value is not None:
                         self._changed[storage_address(value)] = value
@@ -284,15 +284,6 @@ def _with_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value
     args, kwargs = tree_unflatten(plain, form)
     with _disable_current_modes():
         return func(*args, **kwargs)
-
-
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """In the order of `tree_flatten`."""
-    found: list[torch.Tensor] = []
-    for value in (*args, *kwargs.values()):
-        members = value if isinstance(value, (list, tuple)) else (value,)
-        found += [member for member in members if isinstance(member, torch.Tensor)]
-    return found
 
 
 def _leaves(result: Any) -> list[Any]:
