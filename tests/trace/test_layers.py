@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.utils.flop_counter import FlopCounterMode
 
+import rooflight
 from rooflight.ledger import Tensor as LedgerTensor
 from rooflight.ledger import total
 from tests.fixtures.tracing import flops, infer, names, only, rows, train
@@ -142,6 +144,32 @@ def test_recurrent_layers_are_one_cudnn_op_and_its_backward(name: str) -> None:
     assert ledger.header.outputs[0].shape == (2, 5, features)
     gradients = {s.name for s in ledger.storages if s.category == "gradient"}
     assert gradients == {f"0.{parameter}" for parameter, _ in layer.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ["lstm", "lstm both ways", "gru"])
+def test_backward_of_recurrent_layers_on_a_cpu_is_twice_forward(name: str) -> None:
+    layer, macs = RECURRENT[name]
+    x = torch.randn(5, 2, 6, requires_grad=True)
+    states = [torch.zeros(2 * layer.num_layers if layer.bidirectional else 1, 2, 8, requires_grad=True)] * 2
+    start = tuple(states) if isinstance(layer, nn.LSTM) else states[0]
+    ledger = rooflight.estimate(lambda: layer(x, start)[0].sum().backward(), target="cpu")
+    assert flops(rows(ledger, phase="forward")) == 2 * macs * 10  # of 5 steps and 2 samples
+    assert flops(rows(ledger, phase="backward")) == 2 * 2 * macs * 10
+    assert ("mkldnn_rnn_layer_backward" in names(ledger)) == isinstance(layer, nn.LSTM)
+
+
+def test_a_layer_costs_what_its_steps_cost_one_by_one() -> None:
+    cell, x = nn.LSTMCell(6, 8), torch.randn(5, 2, 6, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        state = torch.zeros(2, 8, requires_grad=True), torch.zeros(2, 8)
+        for one in x:
+            state = cell(one, state)
+        state[0].sum().backward()
+    # As forward, and both gradients of each product.
+    assert counter.get_total_flops() == 3 * 2 * rnn_macs(4) * 10
+    layer = nn.LSTM(6, 8)
+    ledger = rooflight.estimate(lambda: layer(x)[0].sum().backward(), target="cpu")
+    assert flops(ledger.ops) == counter.get_total_flops()
 
 
 def test_recurrent_layers_do_not_come_in_single_steps() -> None:

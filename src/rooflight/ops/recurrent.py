@@ -68,17 +68,29 @@ def cudnn_rnn_backward(op: Op) -> Work:
     return _work(op, passes=1 + bool(op.ints("output_mask", (1, 1, 1, 1))[3]))
 
 
+def _layer_work(op: Op, *weights: str, passes: int) -> Work:
+    where = {
+        "P": passes,
+        "T": _samples(op, op.tensor("input")),
+        "W": sum(op.tensor(weight).numel for weight in weights),
+        "H": op.ints("hidden_size")[0],
+        "c": _POINTWISE[op.ints("mode")[0]],
+    }
+    scale = "P * " if passes > 1 else ""
+    return Work(macs=f"{scale}T * W", other=f"{scale}c * T * H", where=where)
+
+
 # One layer and direction on a CPU: weight0 [G*H, I], weight1 [G*H, H].
 @formula("aten::mkldnn_rnn_layer")
 def mkldnn_rnn_layer(op: Op) -> Work:
-    data = op.tensor("input")
-    products = op.tensor("weight0").numel + op.tensor("weight1").numel
-    hidden = op.ints("hidden_size")[0]
-    return Work(
-        macs="T * W",
-        other="c * T * H",
-        where={"T": _samples(op, data), "W": products, "H": hidden, "c": _POINTWISE[op.ints("mode")[0]]},
-    )
+    return _layer_work(op, "weight0", "weight1", passes=1)
+
+
+# The gates' gradients by the weights give those of x and h, and by x and h those of the weights: each product has as
+# many multiply-adds as forward. oneDNN always makes both. The weights are called weight1 and weight2 here.
+@formula("aten::mkldnn_rnn_layer_backward")
+def mkldnn_rnn_layer_backward(op: Op) -> Work:
+    return _layer_work(op, "weight1", "weight2", passes=2)
 
 
 # The pointwise part of one LSTM step: gates [B, 4H] have been multiplied out before.
@@ -92,7 +104,7 @@ def fused_lstm_cell(op: Op) -> Work:
 # All layers are one call of a library: it runs layers beside each other, and where it can, all steps in one kernel that
 # keeps its weights. So they are timed as one work.
 
-never_timed("aten::mkldnn_rnn_layer")
+never_timed("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward")
 
 
 @task(*(f"aten::{library}_rnn{way}" for library in ("_cudnn", "miopen") for way in ("", "_backward")))
