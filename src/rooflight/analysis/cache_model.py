@@ -9,7 +9,7 @@ leaves, or when so much else was written since that it is cleaned; what is overw
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,13 +32,13 @@ class _Held:
 
     low: int
     high: int
-    dirty: float
-    alive: float = 1.0
-    """The part that is still there."""
+    nbytes: float = 0.0
+    """What it takes of the cache, in both halves if it is in both."""
+    dirty: float = 0.0
     tag: str = ""
     """Whose it is that is dirty."""
-    copies: float = 1.0
-    """How often it is in the cache."""
+    alive: float = 1.0
+    """The part that is still there."""
     wrote: int = 0
     """Bytes that the last writing wrote, and the part of them that has not been written back."""
     unwritten: float = 1.0
@@ -81,10 +81,12 @@ class Cache:
     def __init__(self, capacity: float, dirty: float) -> None:
         """`dirty`: how much of what was written waits in it."""
         self.capacity, self._dirty = capacity, dirty
-        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._held: dict[int, _Held] = {}
         self._since = 0.0
-        self._written: OrderedDict[int, None] = OrderedDict()
-        """Granules that are dirty, the most recently written last."""
+        self._written: dict[int, _Held] = {}
+        """Those that are dirty, the most recently written last."""
+        self._wrote = False
+        """Since it was last looked up what is clean."""
         self._back: dict[str, float] = defaultdict(float)
         self._survives = _survival()
 
@@ -96,78 +98,83 @@ class Cache:
         for number, touch in enumerate(touches):
             granules = touch.granules()
             order += [((place + 0.5) / len(granules), number, one) for place, one in enumerate(granules)]
-        order.sort(key=lambda entry: entry[:2])
+        if len(touches) > 1:
+            order.sort()
         for _, number, (key, low, high) in order:
             touch = touches[number]
             touch.missed += self._touch(key, low, high, touch)
-        self._age()
+        if self._since:
+            self._age()
         return self._back
 
     def _touch(self, key: int, low: int, high: int, touch: CacheTouch) -> float:
         writes, nbytes = touch.writes, high - low
         held = self._held.pop(key, None)
         missed = float(nbytes)
-        dirty = 0.0
-        if held is not None:
+        if held is None:
+            held = _Held(low, high)
+        else:
             both = max(min(high, held.high) - max(low, held.low), 0)
             missed -= both * held.alive
-            dirty = held.dirty
             if writes:
-                dirty *= 1 - both / (held.high - held.low)
-            low, high = min(low, held.low), max(high, held.high)
+                held.dirty *= 1 - both / (held.high - held.low)
+            held.low, held.high = min(low, held.low), max(high, held.high)
+        held.alive = 1.0
+        held.nbytes = (held.high - held.low) * (SHARED if touch.shared else 1.0)
+        self._held[key] = held
         if writes:
-            dirty, missed = dirty + nbytes, 0.0
-        tag = touch.tag if writes else held.tag if held is not None else ""
-        copies = SHARED if touch.shared else 1.0
-        new = self._held[key] = _Held(low, high, dirty, 1.0, tag, copies)
-        if writes:
-            new.wrote = nbytes
-            self._written[key] = None
-            self._written.move_to_end(key)
-        elif held is not None:
-            new.wrote, new.unwritten = held.wrote, held.unwritten
+            missed = 0.0
+            held.dirty += nbytes
+            held.tag, held.wrote, held.unwritten = touch.tag, nbytes, 1.0
+            self._written.pop(key, None)
+            self._written[key] = held
+            self._wrote = True
         self._since += nbytes
         if self._since > self.capacity / _STEPS:
             self._age()
         return missed
 
     def _age(self) -> None:
-        """By what was touched since, a part of everything has left; by what was written since, a part is clean."""
+        """By what was touched since, a part of everything has left; by what was written since, a part is clean. An
+        account of a step's traffic spends most of its time in these two loops."""
         self._since = 0.0
-        depth, gone = 0.0, []
+        depth, gone, back = 0.0, [], self._back
         scale, survives, last = _FINE / self.capacity, self._survives, len(self._survives) - 1
-        for key in reversed(self._held):
-            held = self._held[key]
-            nbytes = (held.high - held.low) * held.copies
-            alive = survives[min(int((depth + nbytes * 0.5) * scale), last)]
+        for key, held in reversed(self._held.items()):
+            nbytes = held.nbytes
+            place = int((depth + nbytes * 0.5) * scale)
+            alive = survives[place] if place < last else 0.0
             depth += nbytes
             if alive < held.alive:
-                if held.dirty:
-                    self._clean(held, alive / held.alive)
+                dirty = held.dirty
+                if dirty:
+                    held.dirty = left = dirty * (alive / held.alive)
+                    back[held.tag] += dirty - left
                 held.alive = alive
                 if alive == 0.0:
                     gone.append(key)
         for key in gone:
             del self._held[key]
+        # Where nothing was written since, nothing more was written after any of them.
+        if not self._wrote:
+            return
+        self._wrote = False
         depth, gone, scale = 0.0, [], _FINE / self._dirty
-        for key in reversed(self._written):
-            written = self._held.get(key)
-            if written is None or not written.dirty:
+        for key, held in reversed(self._written.items()):
+            dirty = held.dirty
+            if not dirty:  # all of it was written back, or has left
                 gone.append(key)
                 continue
-            left = survives[min(int((depth + written.wrote * 0.5) * scale), last)]
-            depth += written.wrote
-            if left < written.unwritten:
-                self._clean(written, left / written.unwritten)
-                written.unwritten = left
+            wrote = held.wrote
+            place = int((depth + wrote * 0.5) * scale)
+            unwritten = survives[place] if place < last else 0.0
+            depth += wrote
+            if unwritten < held.unwritten:
+                held.dirty = left = dirty * (unwritten / held.unwritten)
+                back[held.tag] += dirty - left
+                held.unwritten = unwritten
         for key in gone:
             del self._written[key]
-
-    def _clean(self, held: _Held, part: float) -> None:
-        """That part is dirty still, the rest is written back."""
-        left = held.dirty * part
-        self._back[held.tag] += held.dirty - left
-        held.dirty = left
 
 
 def _survival() -> list[float]:
