@@ -144,7 +144,13 @@ def inverted(x: Tensor) -> Tensor:
     return x.exp() if (hidden.masked_fill(hidden.bool(), -9.0) > 0).any() else x
 
 
-@pytest.mark.parametrize("look", [written_nowhere, inverted, furthest])
+def partly_written(x: Tensor) -> Tensor:
+    mask = torch.ones(4, device=x.device)
+    mask[:2] = 0
+    return x.exp() if mask.all() or mask.sum() != 2 else x
+
+
+@pytest.mark.parametrize("look", [written_nowhere, inverted, furthest, partly_written])
 def test_a_mask_is_followed_through_what_it_chooses(look: Callable[[Tensor], Tensor]) -> None:
     assert "exp" not in names(infer(Step(look), X))
 
@@ -161,12 +167,6 @@ def compared(x: Tensor) -> Tensor:
     return x if (x == 0).any() else -x
 
 
-def partly_written(x: Tensor) -> Tensor:
-    mask = torch.ones(4, device=x.device)
-    mask[:2] = 0
-    return x if mask.all() else -x
-
-
 def drawn_for_each(x: Tensor) -> Tensor:
     return x if (torch.rand(4, device=x.device) < 0.3).any() else -x
 
@@ -175,9 +175,7 @@ def where_the_largest_is(x: Tensor) -> Tensor:
     return x if torch.ones(4, device=x.device).max(0).indices else -x
 
 
-@pytest.mark.parametrize(
-    "look", [branch_that_raises_elsewhere, compared, partly_written, drawn_for_each, where_the_largest_is]
-)
+@pytest.mark.parametrize("look", [branch_that_raises_elsewhere, compared, drawn_for_each, where_the_largest_is])
 def test_what_is_not_known_is_not_guessed(look: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(TraceFailed, match="values of its data"):
         infer(Step(look), X)
@@ -246,3 +244,62 @@ def test_an_encoder_with_padding_computes_with_the_padding() -> None:
     assert len(rows(ledger, layers)) == 2
     assert flops(rows(ledger, layers)) == flops(rows(plain, layers))
     assert "padding is computed with, not taken out by nested tensors" in assumed(ledger)[0]
+
+
+class Experts(nn.Module):
+    """Two of five experts for every token, as most models write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(4, 5, bias=False)
+        self.experts = nn.ModuleDict({f"expert_{number}": nn.Linear(4, 3, bias=False) for number in range(5)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.router(x).topk(2)
+        marks = nn.functional.one_hot(chosen, num_classes=6).permute(2, 1, 0)  # one class more than there are experts
+        result = x.new_zeros(len(x), 3)
+        for number in (marks.sum(dim=(-1, -2)) > 0).nonzero():
+            if number[0] == 5:
+                continue
+            place, token = torch.where(marks[number].squeeze(0))
+            states = self.experts[f"expert_{number[0]}"](x[token])
+            result.index_add_(0, token, states * weights[token, place, None])
+        return result
+
+
+class SplitExperts(Experts):
+    """The same, with the tokens of each expert together."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = self.router(x).topk(2, dim=1).indices
+        sizes = x.new_zeros(len(x), 5).scatter(1, chosen, 1).long().sum(0).tolist()
+        parts = x[chosen.flatten().argsort() // 2].split(sizes)
+        return torch.cat([expert(part) for expert, part in zip(self.experts.values(), parts, strict=True)])
+
+
+@pytest.mark.parametrize("kind", [Experts, SplitExperts])
+@pytest.mark.parametrize(("tokens", "each"), [(6, [3, 3, 2, 2, 2]), (1, [1, 1, 0, 0, 0])])
+def test_tokens_are_spread_evenly_over_experts(kind: type[Experts], tokens: int, each: list[int]) -> None:
+    # 6 tokens of 2 experts each are 12 of 5 experts: 3 + 3 + 2 + 2 + 2. An expert's product is [tokens, 4] x [4, 3].
+    model, x = kind(), torch.randn(tokens, 4)
+    ledger = infer(model, x)
+    found = [rows(ledger, "mm", module=f"experts.expert_{number}") for number in range(5)]
+    assert [sum(op.outputs[0].shape[0] for op in ops) for ops in found] == each
+    assert sum(flops(ops) for ops in found) == 2 * (2 * tokens) * 4 * 3
+    assert assumed(ledger)[0].startswith("tokens choose all experts equally often: trace/test_assumed_values.py:")
+    for step in (infer, train):  # however real tokens choose, they choose two each
+        assert flops(rows(step(model, x), "mm")) == flops(rows(step(model, x, real_data=True), "mm"))
+
+
+def first_choice(x: Tensor) -> Tensor:
+    return x if x.topk(2).indices[0, 0] == 0 else -x
+
+
+def best_score(x: Tensor) -> Tensor:
+    return x * x.argmax(-1)[0].item()
+
+
+@pytest.mark.parametrize("look", [first_choice, best_score])
+def test_which_expert_a_token_has_is_not_guessed(look: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(TraceFailed, match="values of its data"):
+        infer(Step(look), X)

@@ -3,8 +3,8 @@
 A step reads few values: whether a mask has padding, whether everything is finite, whether a layer is dropped. The rows
 written so far tell where a value comes from: ones stay ones however they are sliced and compared. Beyond what follows
 from them only this is assumed, and noted with the line that asked: results are finite, masks among the inputs hide
-nothing, a number drawn between 0 and 1 is 0.5, and a check that would end the step passes. Everything else is unknown,
-and the step fails there: a guess would be of another step.
+nothing, a number drawn between 0 and 1 is 0.5, tokens are spread evenly over experts, and a check that would end the
+step passes. Everything else is unknown, and the step fails there: a guess would be of another step.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 from rooflight.ledger import Arg, Op, Tensor
 from rooflight.trace.python_line import python_line
 from rooflight.trace.raising_checks import outcome_without_error
+from rooflight.trace.replayed_values import ReplayedValues
 from rooflight.trace.storages import Storages
 
 aten = torch.ops.aten
@@ -84,8 +85,10 @@ class AssumedValues:
         self._writers: dict[int, list[int]] = {}
         """By storage, the ops that wrote to it, of the first `_looked_at` ops."""
         self._looked_at = 0
+        self._replayed = ReplayedValues(storages, self._writer, self._same)
         self._answers: Mapping[Any, Callable[..., Any]] = {
             aten._local_scalar_dense.default: self._scalar,
+            aten._to_copy.default: self._to_host,
             aten.nonzero.default: self._nonzero,
             aten.index.Tensor: self._index,
             aten.index_put_.default: self._index_put,
@@ -120,6 +123,8 @@ class AssumedValues:
         if _has_data(tensor):  # drawn on the host: the number is there
             self.note(*leaned_on)
             return UNKNOWN
+        if value is None and (numbers := self._numbers(tensor)) is not None:
+            return numbers.item()
         if (value is None or leaned_on) and (passing := outcome_without_error()) is not None:
             value, leaned_on = passing, [PASSED]
         if value is None:
@@ -133,13 +138,18 @@ class AssumedValues:
         made = func(*args, **kwargs)
         return made.fill_(0.5) if made.numel() == 1 and made.device.type == "cpu" else made
 
+    def _to_host(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: Any) -> Any:
+        """`x.cpu()` and `x.tolist()`."""
+        device = kwargs.get("device")
+        if not args[0].is_meta or device is None or device.type == "meta":
+            return UNKNOWN
+        numbers = self._numbers(args[0])
+        return UNKNOWN if numbers is None else numbers.to(kwargs.get("dtype"))
+
     def _nonzero(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: Any) -> Any:
         (tensor,) = args
-        value, leaned_on = self._known(tensor)
-        if _has_data(tensor) or value is None:
-            return UNKNOWN
-        self.note(*leaned_on)
-        return tensor.new_empty((tensor.numel() if value else 0, tensor.dim()), dtype=torch.int64)
+        number = None if _has_data(tensor) else self._marked(tensor)
+        return UNKNOWN if number is None else tensor.new_empty((number, tensor.dim()), dtype=torch.int64)
 
     def _index(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: Any) -> Any:
         tensor, indices = args
@@ -151,12 +161,10 @@ class AssumedValues:
             if not _is_mask(index):
                 places.append(index)
                 continue
-            value, leaned_on = (True, []) if whole else self._known(index)
-            if value is None:
+            number = index.numel() if whole else self._marked(index)
+            if number is None:
                 return UNKNOWN
-            self.note(*leaned_on)
-            marked = index.new_empty((index.numel() if value else 0,), dtype=torch.int64)
-            places += [marked] * index.dim()
+            places += [index.new_empty((number,), dtype=torch.int64)] * index.dim()
         return func(tensor, places)
 
     def _index_put(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: Any) -> Any:
@@ -174,13 +182,32 @@ class AssumedValues:
     # --- where a value comes from ------------------------------------------------------------------------------------
 
     def _known(self, tensor: torch.Tensor) -> tuple[_Number | None, list[str]]:
-        """The one value that all elements have, and what was assumed for it."""
+        """The one value that all elements have now, and what was assumed for it."""
+        return self._same(self._storages.describe(tensor), len(self._ops))
+
+    def _same(self, tensor: Tensor, before: int) -> tuple[_Number | None, list[str]]:
         self._leaned_on = set()
         try:
-            values = self._values(self._storages.describe(tensor), len(self._ops))
+            values = self._values(tensor, before)
         except RecursionError:  # it comes from too far away
             values = _ANY
         return (next(iter(values)), sorted(self._leaned_on)) if len(values) == 1 else (None, [])
+
+    def _numbers(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """All elements as they are now, noted what was assumed for them."""
+        numbers, leaned_on = self._replayed.numbers(self._storages.describe(tensor), len(self._ops))
+        if numbers is not None:
+            self.note(*leaned_on)
+        return numbers
+
+    def _marked(self, tensor: torch.Tensor) -> int | None:
+        """How many elements are not zero."""
+        value, leaned_on = self._known(tensor)
+        if value is None:
+            numbers = self._numbers(tensor)
+            return None if numbers is None else int(numbers.count_nonzero())
+        self.note(*leaned_on)
+        return tensor.numel() if value else 0
 
     def _values(self, tensor: Tensor, before: int) -> _Values:
         op = self._writer(tensor, before)
@@ -219,32 +246,11 @@ class AssumedValues:
         if name in ("isnan", "isinf", "isfinite"):
             self._leaned_on.add(FINITE)
             return frozenset({name == "isfinite"})
-        if name in ("max", "min") and (found := self._end_of_range(name, op)) is not None:
-            return frozenset({found})
         if name in _PAIRS:
             return self._of_two(name, op)
         if name in _CHOOSING:
             return self._chosen(name, op)
         return self._of_one(name, op)
-
-    def _end_of_range(self, name: str, op: Op) -> _Number | None:
-        """The largest or smallest of numbers that were counted up, as positions are."""
-        tensor = op.tensor("self")
-        made = self._writer(tensor, op.index)
-        if made is None or made.packet != "aten::arange" or op.outputs[0].numel != 1:
-            return None
-        start, step = _number(made.args.get("start", 0)), _number(made.args.get("step", 1))
-        if start is None or step is None or step <= 0:
-            return None
-        if name == "min":
-            return start + step * tensor.offset
-        strides = tensor.strides
-        last = (
-            tensor.numel - 1
-            if strides is None
-            else sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True))
-        )
-        return start + step * (tensor.offset + last)
 
     def _of_one(self, name: str, op: Op) -> _Values:
         if name not in _SAME and name not in _OF_EQUALS and name not in _BY_ELEMENT:

@@ -1,7 +1,9 @@
-"""`torch.cond` and `while_loop` as plain Python while a step is followed.
+"""What decides which way a step goes, as plain Python while it is followed.
 
-torch compiles them to keep both ways in one graph; a step takes one. Which, is a value that the step reads: known, or a
-failure with its line as of any other branch.
+torch compiles `torch.cond` and `while_loop` to keep both ways in one graph; a step takes one. Which, is a value that
+the step reads: known, or a failure with its line as of any other branch. Layers are also looked up by a number in their
+name, `layers[f"expert_{number}"]`: torch does not ask for the value of a number without data there, as it does of
+others.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ def control_flow_followed() -> Iterator[None]:
             (f"{_HOME}.cond", "cond", _cond),
             (_HOME, "while_loop", _while_loop),
             (f"{_HOME}.while_loop", "while_loop", _while_loop),
+            ("torch.Tensor", "__format__", _formatted),
         ):
-            module = sys.modules.get(place)
+            module = torch.Tensor if place == "torch.Tensor" else sys.modules.get(place)
             original = getattr(module, name, None)
             if callable(original):
                 setattr(module, name, plain)
@@ -49,3 +52,15 @@ def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carrie
     while cond_fn(*carried):
         carried = tuple(body_fn(*carried))
     return carried
+
+
+_PLAIN_FORMAT = torch.Tensor.__format__
+
+
+def _formatted(number: torch.Tensor, spec: str) -> str:
+    if number.dim() == 0:
+        try:
+            return format(number.item(), spec)
+        except (RuntimeError, TypeError):  # not known: the text is for somebody to read
+            pass
+    return str(_PLAIN_FORMAT(number, spec))
