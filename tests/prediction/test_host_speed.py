@@ -15,6 +15,7 @@ from rooflight.prediction.api import predict
 from rooflight.prediction.host_speed import CALIBRATED_HOST, GIVEN_HOST, HOST_RATIO, IDLE_CALL, HostSpeed, usual_host
 from rooflight.prediction.resolve_devices import predictor_of
 from rooflight.prediction.tiers import predictor
+from rooflight.reporting.sections.predict_document import predict_document
 from tests.fixtures.paths import ROOT
 
 
@@ -79,3 +80,15 @@ def test_a_call_on_an_idle_gpu_is_what_was_measured() -> None:
     calibration = shipped("h200")
     assert calibration is not None
     assert calibration.host[IDLE_CALL].value == pytest.approx(float(np.median(beyond)) - 2e-6, abs=2e-7)
+
+
+def test_python_says_as_the_command_does_that_hosts_decide() -> None:
+    several = predict("mnist-cnn", on="h200,rtx-4090,l4", batch=8)
+    assert {row.bound for row in several} == {"host"}
+    said = repr(several).splitlines()
+    # One line a device, and one on their order.
+    assert len(said) == 1 + 3 + 1
+    assert said[-1].endswith("; host-bound, so this is a matter of hosts, which are not known")
+    assert said[-1] == predict_document(several).lines[0]
+    # Of one device there is no order.
+    assert len(repr(predict("mnist-cnn", on="rtx-4090", batch=8)).splitlines()) == 2

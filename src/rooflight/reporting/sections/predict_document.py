@@ -161,14 +161,15 @@ def predict_document(
 
 
 def describe(predictions: Predictions) -> str:
-    """The `repr`: a line for every prediction."""
+    """The `repr`: a line for every prediction, and how they compare where that is not the devices' doing."""
     rows = [
         f"{_place(row)}: {seconds(row.time_s)} a step ({tables.between(row.time_interval_s)}), "
         f"{formatting.per_second(row.throughput)} samples/s, {'' if row.many else f'{row.bound}-bound, '}{row.tier}"
         f"{_in_memory(row)}"
         for row in predictions
     ]
-    return "\n".join([headline(predictions), *rows])
+    compared = _compared(predictions)
+    return "\n".join([headline(predictions), *rows, *([compared] if compared.endswith(_OF_HOSTS) else [])])
 
 
 def _in_memory(prediction: Prediction) -> str:
@@ -220,16 +221,7 @@ def _summary(predictions: Predictions, prediction: Prediction) -> list[str]:
     beside = [*_limits(predictions), *_warnings(predictions)]
     measured = [line for row in predictions if (line := _measured(row))]
     if len(predictions) > 1:
-        running = [row for row in predictions if row.fit != "does not fit"]
-        if not running:
-            return ["none of these fits", *measured, *beside]
-        best = max(running, key=lambda row: row.throughput or 0.0)
-        if not best.throughput:  # of a log that does not tell its batch
-            best = min(running, key=lambda row: row.time_s)
-            return [f"shortest step: {best.device}, {seconds(best.time_s)}", *measured, *beside]
-        most = f"{best.device} at batch {_size(best.batch)}, {formatting.per_second(best.throughput)} samples/s"
-        of_those = "" if len(running) == len(predictions) else " of those that fit"
-        return [f"highest throughput{of_those}: {most}{_doubt(best, running)}", *measured, *beside]
+        return [_compared(predictions), *measured, *beside]
     ends = prediction.time_interval_s
     often = "between the bounds of its PPP" if prediction.tier == "spec" else "90% interval"
     sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""
@@ -250,6 +242,20 @@ def _summary(predictions: Predictions, prediction: Prediction) -> list[str]:
     return lines
 
 
+def _compared(predictions: Predictions) -> str:
+    """Which is the fastest, and what the order says little of."""
+    running = [row for row in predictions if row.fit != "does not fit"]
+    if not running:
+        return "none of these fits"
+    best = max(running, key=lambda row: row.throughput or 0.0)
+    if not best.throughput:  # of a log that does not tell its batch
+        best = min(running, key=lambda row: row.time_s)
+        return f"shortest step: {best.device}, {seconds(best.time_s)}{_hosts(best, running)}"
+    most = f"{best.device} at batch {_size(best.batch)}, {formatting.per_second(best.throughput)} samples/s"
+    of_those = "" if len(running) == len(predictions) else " of those that fit"
+    return f"highest throughput{of_those}: {most}{_as_fast(best, running)}{_hosts(best, running)}"
+
+
 def _measured(prediction: Prediction) -> str:
     """What the ledger itself took on this device, and how far off the prediction is."""
     parts = [("a step", prediction.time_s, prediction.measured_time_s)]
@@ -267,15 +273,19 @@ _ALIKE = 0.97
 """Of the highest throughput: no less is as much."""
 
 
-def _doubt(best: Prediction, running: Sequence[Prediction]) -> str:
-    """What else is as fast, and what the order says little of."""
+_OF_HOSTS = "; host-bound, so this is a matter of hosts, which are not known"
+
+
+def _hosts(best: Prediction, running: Sequence[Prediction]) -> str:
+    unlike = len({row.device for row in running}) > 1 and any(row.tier != "calibrated" for row in running)
+    return _OF_HOSTS if best.bound == "host" and unlike else ""
+
+
+def _as_fast(best: Prediction, running: Sequence[Prediction]) -> str:
     least = _ALIKE * (best.throughput or 0.0)
     alike = [row for row in running if row is not best and (row.throughput or 0.0) >= least]
     others = list(dict.fromkeys(_place(row) for row in alike))
-    tie = f"; as much within {1 - _ALIKE:.0%}: {', '.join(others)}" if others else ""
-    unlike = len({row.device for row in running}) > 1 and any(row.tier != "calibrated" for row in running)
-    hosts = "; host-bound, so this is a matter of hosts, which are not known" if best.bound == "host" and unlike else ""
-    return tie + hosts
+    return f"; as much within {1 - _ALIKE:.0%}: {', '.join(others)}" if others else ""
 
 
 def _limits(predictions: Predictions) -> list[str]:
