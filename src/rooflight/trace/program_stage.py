@@ -302,7 +302,7 @@ def staged_program(
             for optimizer in reach.optimizers:
                 choose(optimizer)
             if dist.is_available() and dist.is_initialized():
-                stage.enter_context(_without_collectives())
+                stage.enter_context(_without_collectives(notes))
             if several:
                 notes.append("the work of other processes and what they exchange are no part of this estimate")
         if anomalies:
@@ -393,12 +393,21 @@ def _sharded(reach: Reach) -> str | None:
 
 
 @contextmanager
-def _without_collectives() -> Iterator[None]:
+def _without_collectives(notes: list[str]) -> Iterator[None]:
     """A model that is replicated over processes runs as the one replica that it is here."""
     from torch.nn.parallel import DistributedDataParallel
 
     original = DistributedDataParallel.forward
-    DistributedDataParallel.forward = lambda self, *args, **kwargs: self.module(*args, **kwargs)  # type: ignore[method-assign]
+
+    def forward(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
+        note = (
+            "a DDP model is followed as its one replica: its buckets, and what processes exchange, are no part of this"
+        )
+        if note not in notes:
+            notes.append(note)
+        return self.module(*args, **kwargs)
+
+    DistributedDataParallel.forward = forward  # type: ignore[method-assign]
     try:
         yield
     finally:
