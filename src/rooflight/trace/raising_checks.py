@@ -110,8 +110,9 @@ def _fitting(compared: ast.Compare, wanted: bool, span: _Span, frame: FrameType)
     holds = _COMPARED.get(type(compared.ops[0]))
     if holds is None or not isinstance(limit, (int, float)):
         return None
-    near = (limit, limit - 1, limit + 1)
-    return next(one for one in near if holds(*(one if side is read else limit for side in sides)) is wanted)
+    # The last two are for limits so large, or infinite, that one more or less is the same number.
+    tried = (limit, limit - 1, limit + 1, 0, 2 * limit)
+    return next((one for one in tried if holds(*(one if side is read else limit for side in sides)) is wanted), None)
 
 
 _WITHOUT_EFFECT = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop,
