@@ -6,13 +6,13 @@ import re
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from rooflight.errors import OutOfMemory, RooflightError, TraceFailed
 from rooflight.models.shapes import explain_shape_errors
+from rooflight.trace.python_line import is_foreign
 
 
 @contextmanager
@@ -28,10 +28,23 @@ def failures_explained(
     except (RooflightError, KeyboardInterrupt):
         raise
     except torch.OutOfMemoryError as error:
-        text = (str(error).splitlines() or ["out of memory"])[0]
+        text = _first_line(error)
         raise OutOfMemory(f"out of memory on the device: try a smaller batch ({text})") from error
     except Exception as error:
         raise (_plain(error, known) if on_data else _explained(error, known)) from error
+
+
+_LONGEST = 200
+"""Characters of what is quoted: torch's own explanations may take a page."""
+
+
+def _first_line(error: Exception) -> str:
+    """What it says, or what it is."""
+    return _cut((str(error).strip().splitlines() or [type(error).__name__])[0])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} ..."
 
 
 _DATA_DEPENDENT = (
@@ -42,11 +55,12 @@ _DATA_DEPENDENT = (
 
 _NO_SHAPES = ("no fake impl", "could not find the fake impl", "from the 'Meta' backend")
 """What torch says of an operator that cannot tell the shapes of its results."""
+_HAS_A_CLASS = "already associated to a python object of type FakeTensor"
 _OPERATOR = re.compile(r"\w+::\w+")
 
 
 def _plain(error: Exception, known: Sequence[str]) -> TraceFailed:
-    text = (str(error).strip().splitlines() or [""])[0]
+    text = _first_line(error) if str(error).strip() else ""
     missing = isinstance(error, TypeError) and "forward() missing" in text
     hint = "; pass what it is called with behind the model, or, of a model by name, --input" if missing else ""
     return TraceFailed(f"{_where(error)}: {type(error).__name__}: {'; '.join((text + hint, *known))}")
@@ -54,7 +68,7 @@ def _plain(error: Exception, known: Sequence[str]) -> TraceFailed:
 
 def _explained(error: Exception, known: Sequence[str]) -> TraceFailed:
     where = _where(error)
-    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    text = _first_line(error)
     if any(sign in text for sign in _NO_SHAPES):
         operator = _OPERATOR.search(text)
         return TraceFailed(
@@ -65,6 +79,11 @@ def _explained(error: Exception, known: Sequence[str]) -> TraceFailed:
         return TraceFailed(
             f"{where}: this part runs only where it is compiled, or on real data; trace it with --real-data, or use "
             f"plain operators ({text})"
+        )
+    if _HAS_A_CLASS in text:
+        return TraceFailed(
+            f"{where}: the step makes a tensor of a class of its own here, which one without data cannot be; make it "
+            "before the step, or run the step once on its own data with --real-data"
         )
     signs = [sign for sign in _DATA_DEPENDENT if sign in str(error) or sign in type(error).__name__]
     if signs and isinstance(error, (RuntimeError, TypeError)):  # as torch raises them
@@ -78,18 +97,8 @@ def _explained(error: Exception, known: Sequence[str]) -> TraceFailed:
 
 def _where(error: Exception) -> str:
     """The innermost line outside torch and rooflight: the user's own, if there is one."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _foreign(f.filename)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_foreign(f.filename)]
     if not frames:
         return "the step"
     frame = frames[-1]
-    return f"{frame.filename}:{frame.lineno} ({(frame.line or '').strip()})"
-
-
-_TORCH = Path(torch.__file__).parent
-_OURS = Path(__file__).parents[1]
-
-
-def _foreign(filename: str) -> bool:
-    path = Path(filename)
-    ours = path.is_relative_to(_OURS) and not path.is_relative_to(_OURS / "models" / "architectures")
-    return ours or path.is_relative_to(_TORCH) or filename.startswith("<")
+    return f"{frame.filename}:{frame.lineno} ({_cut((frame.line or '').strip())})"

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from rooflight.errors import BadInput, RooflightError
+from rooflight.errors import BadInput, RooflightError, one_line
 from rooflight.spec.fields import own_name
 from rooflight.trace.borrowing import to_meta
 from rooflight.trace.containers import contents, inside, put_back
@@ -101,7 +101,7 @@ def make_state(optimizer: torch.optim.Optimizer, model: nn.Module, training: Tra
         with _ones_for_values(training.on):
             optimizer.step()
     except Exception as error:
-        why = "it calls the step itself" if "closure" in str(error) else _first_line(error)
+        why = "it calls the step itself" if "closure" in str(error) else one_line(error)
         raise BadInput(
             f"{type(optimizer).__name__} makes no step here ({why}): run your own step with it, as "
             "rooflight.estimate(step)"
@@ -135,7 +135,7 @@ def _made(model: nn.Module, parameters: list[nn.Parameter], training: TrainingCh
         raise
     except Exception as error:
         raise BadInput(
-            f"{own_name(which)} is no optimizer of these parameters ({_first_line(error)}): give one that is called "
+            f"{own_name(which)} is no optimizer of these parameters ({one_line(error)}): give one that is called "
             "with parameters alone, as lambda parameters: SGD(parameters, lr=0.1)"
         ) from error
     if not hasattr(optimizer, "param_groups"):
@@ -175,10 +175,6 @@ def _take_versions(optimizer: torch.optim.Optimizer, *, lists: bool) -> None:
             group["fused"], group["foreach"] = False, True
         elif "foreach" in group and group["foreach"] is None:
             group["foreach"] = lists
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _ones_for_values(on: TensorKind) -> AbstractContextManager[None]:

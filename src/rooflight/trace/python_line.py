@@ -14,10 +14,12 @@ WAITING = COPYING | {
     "aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero", "aten::equal",
     "aten::masked_select", "aten::_unique2", "aten::unique_dim",
 }  # fmt: skip
-_OURS = str(Path(__file__).parents[1])
+_OURS = Path(__file__).parents[1]
+_MODELS = _OURS / "models" / "architectures"
+"""Are read as anybody's."""
 _STEPS = str(Path(__file__).parent / "stage.py")
 """Runs the step: who called it from outside asked for the trace, not for the op."""
-_TORCHS = str(Path(torch.__file__).parent)
+_TORCHS = Path(torch.__file__).parent
 
 
 def python_line() -> str:
@@ -44,9 +46,10 @@ def is_foreign(filename: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _owner(name: str) -> str:
-    if name.startswith(_OURS):
+    path = Path(name)
+    if path.is_relative_to(_OURS) and not path.is_relative_to(_MODELS):
         return "rooflight"
-    if name.startswith(_TORCHS):
+    if path.is_relative_to(_TORCHS):  # not those whose names begin alike, as torchvision
         return "dispatcher" if "/utils/_python_dispatch" in name or "/_ops.py" in name else "torch"
     return ""
 
