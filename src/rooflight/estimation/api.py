@@ -53,7 +53,7 @@ def estimate(
         >>> rooflight.estimate(my_model, torch.randn(8, 3, 224, 224)).to_pandas()
         >>> rooflight.estimate(train_step, images, labels)
     """
-    spec = StepSpec.given(model, step, verb="estimate", inputs=inputs, kwargs=kwargs)
+    spec = StepSpec.given(model, step, verb="estimate", inputs=inputs, kwargs=kwargs, labels=labels)
     options = TraceOptions.of(spec, on="cpu" if real_data else on, target=target, command=command)
     if is_program(model):
         return fill_costs(trace_program(cast(Program, model), inputs, kwargs or {}, program_name(model), options))

@@ -99,7 +99,7 @@ def measure(
         >>> ledger = rooflight.measure("resnet50", batch=16, step="train")
         >>> ledger.to_pandas()[["op", "kernel_time_s", "dram_bytes_read"]]
     """
-    spec = StepSpec.given(model, step, verb="measure", inputs=inputs, kwargs=kwargs)
+    spec = StepSpec.given(model, step, verb="measure", inputs=inputs, kwargs=kwargs, labels=labels)
     spec = msgspec.structs.replace(spec, compile=spec.compile or compile_mode is not None)
     if spec.compile and spec.graphs:
         raise BadInput(

@@ -103,7 +103,7 @@ def predict(
     """
     ledger = ledger_given(model)
     if ledger is None:
-        spec = _divided(StepSpec.given(model, step, verb="predict", inputs=inputs, kwargs=kwargs))
+        spec = _divided(StepSpec.given(model, step, verb="predict", inputs=inputs, kwargs=kwargs, labels=labels))
     else:
         spec = spec_of(ledger, step, inputs=inputs or kwargs)
     _check_devices(on)

@@ -37,9 +37,10 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         verb: Verb,
         inputs: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        labels: Any = None,
     ) -> StepSpec:
         """The step that a caller of Python means: `model` is a name, a live module, or a spec, which says it all;
-        `inputs` and `kwargs` are what a live module is called with."""
+        `inputs` and `kwargs` are what a live module is called with, `labels` what its loss gets."""
         if not isinstance(kwargs, (NoneType, Mapping)):
             raise BadInput(f"kwargs are what the model is called with by name, as {{'mask': mask}}, not {kwargs!r}")
         if isinstance(model, (str, StepSpec)) and (inputs or kwargs):
@@ -69,7 +70,8 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         if isinstance(model, str):
             return cls(model=model, **values).check()
         if is_program(model):
-            if said := [field.option for field in given if field.name not in _OF_A_PROGRAM]:
+            said = [field.option for field in given if field.name not in _OF_A_PROGRAM]
+            if said := [*said, *([] if labels is None else ["--labels"])]:
                 raise BadInput(f"{', '.join(said)}: a step of your own says that itself; leave it out")
             return cls(model=program_name(model) or "step", **{"batch": None, **values}).check()
         if by_name := [field.option for field, value in given.items() if field.by_name and value is not False]:
