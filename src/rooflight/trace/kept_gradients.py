@@ -22,9 +22,14 @@ class LentGradient:
         self._nbytes: int | None = None
 
     def lend(self) -> None:
-        """Put a copy in its place, and free its memory, if nobody else has a part in that; its values are kept."""
+        """Put a copy in its place, and free its memory, if nobody else has a part in that; its values are kept. One
+        whose memory is hidden is copied too: what is added to it could not be taken away."""
         gradient = self.gradient
-        if gradient is None or not self._is_lendable:
+        if gradient is None:
+            return
+        if not self._is_lendable:
+            if not has_memory(gradient):
+                self._owner.grad = gradient.detach().clone()
             return
         with torch.no_grad():
             self._owner.grad = gradient.clone()
@@ -50,11 +55,13 @@ class CopiedGradient:
     def __init__(self, owner: torch.Tensor) -> None:
         self._owner = owner
         self._copy: bytearray | None = None
+        self._hidden: torch.Tensor | None = None
+        """One of which only torch knows where its values are: sparse, or of a class with ways of its own."""
         gradient = owner.grad
         if gradient is None:
             return
         if not has_memory(gradient):
-            self.gradient = gradient  # hidden, so it can only be held
+            self._hidden = gradient.detach().clone()
             return
         self._form = torch.empty_like(gradient, device="meta")
         self._device = gradient.device
@@ -72,7 +79,7 @@ class CopiedGradient:
 
     def put_back(self) -> None:
         if self._copy is None:
-            self._owner.grad = self.gradient
+            self._owner.grad = None if self._hidden is None else self._hidden.clone()
             return
         gradient = torch.empty_like(self._form, device=self._device)
         if self._copy:

@@ -1,0 +1,332 @@
+"""Wherever a program keeps what its step changes: an estimate leaves it as it was, and so does a measurement."""
+
+# Programs hang things where nothing is declared; that is what this is about.
+# mypy: disable-error-code="attr-defined, union-attr, operator, name-defined, arg-type, index"
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+import rooflight
+from rooflight.errors import TraceFailed
+
+X = torch.ones(8, 4)
+SEEN: list[torch.Tensor] = []
+COUNT = 0
+
+
+def layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+
+
+class Memory:
+    def __init__(self):
+        self.bank, self.count = torch.zeros(4), 0
+
+
+class Remembering(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.memory = nn.Linear(4, 4), Memory()
+
+    def forward(self, x):
+        y = self.layer(x)
+        self.memory.bank.add_(y.detach().mean(0))
+        self.memory.last = y
+        self.memory.count += 1
+        SEEN.append(y)
+        return y
+
+
+class Trainer:
+    total = 0
+    bank = torch.zeros(4)
+
+    def __init__(self):
+        self.model = layers()
+
+    def step(self):
+        self._inner()
+
+    def _inner(self):
+        global COUNT
+        COUNT += 1
+        Trainer.total += 1
+        Trainer.bank = Trainer.bank + self.model(X).detach().mean(0)
+        Trainer.new = COUNT
+
+
+class WithSlots:
+    __slots__ = ("average", "model", "unset")
+
+    def __init__(self):
+        self.model, self.average = layers(), torch.zeros(4)
+
+    def step(self):
+        y = self.model(X).detach().mean(0)
+        self.average.mul_(0.9).add_(y)
+        self.average = self.average + y
+        self.unset = y
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    losses: list = dataclasses.field(default_factory=list)
+    rate: float = 0.1
+
+
+class Squared(torch.autograd.Function):
+    calls = 0
+    last = None
+
+    @staticmethod
+    def forward(ctx, x):
+        Squared.calls += 1
+        Squared.last = x
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad * ctx.saved_tensors[0]
+
+
+def objects_of_submodules():
+    model = nn.Sequential(Remembering(), Remembering())
+
+    def look():
+        return [(one.memory.bank.tolist(), one.memory.count, sorted(vars(one.memory))) for one in model], len(SEEN)
+
+    return lambda: model(X).sum().backward(), look
+
+
+def hooks_of_submodules():
+    model, features = layers(), []
+    model[0].register_forward_hook(lambda module, given, result: features.append(result))
+    return lambda: model(X), lambda: len(features)
+
+
+def globals_and_classes_of_methods():
+    trainer = Trainer()
+    return trainer.step, lambda: (COUNT, Trainer.total, Trainer.bank.tolist(), hasattr(Trainer, "new"))
+
+
+def slots():
+    kept = WithSlots()
+    return kept.step, lambda: (kept.average.tolist(), hasattr(kept, "unset"))
+
+
+def frozen():
+    kept, model = Frozen(), layers()
+
+    def step():
+        kept.losses.append(model(X).sum())
+        object.__setattr__(kept, "rate", 0.2)
+
+    return step, lambda: (len(kept.losses), kept.rate)
+
+
+def functions_of_autograd():
+    model = layers()
+    return lambda: Squared.apply(model(X)).sum().backward(), lambda: (Squared.calls, Squared.last)
+
+
+def attributes_and_hooks_of_tensors():
+    model = layers()
+    weight = model[0].weight
+    weight.main_grad = torch.zeros(4, 4)
+
+    def step():
+        weight.register_hook(lambda grad: grad * 2)
+        weight.register_post_accumulate_grad_hook(lambda parameter: None)
+        model(X).sum().backward()
+        weight.main_grad.add_(weight.grad)
+        weight.seen = weight.grad
+
+    def look():
+        hooks = weight._backward_hooks, weight._post_accumulate_grad_hooks
+        return weight.main_grad.tolist(), sorted(vars(weight)), hooks, weight.grad
+
+    return step, look
+
+
+def names_that_are_new():
+    model, late = layers(), None
+    del late
+
+    def step():
+        nonlocal late
+        global NEW
+        late = NEW = model(X)
+        step.count = getattr(step, "count", 0) + 1
+
+    return step, lambda: ("NEW" in globals(), step.__closure__[0] == types.CellType(), vars(step).copy())
+
+
+def arrays():
+    model, queue, history = layers(), np.zeros((2, 4), dtype=np.float32), np.zeros(3)
+
+    def step():
+        queue[0] = model(X).detach().mean(0).numpy()
+        history[1] += 1
+
+    return step, lambda: (queue.tolist(), history.tolist())
+
+
+def older_generators_of_numpy():
+    model, state = layers(), np.random.RandomState(0)
+    return lambda: model(X[state.randint(0, 8, size=2)]), lambda: state.get_state()[2]
+
+
+def data_sets():
+    class Data(torch.utils.data.Dataset):
+        position = 0
+
+        def __getitem__(self, place):
+            self.position += 1
+            return X[place]
+
+    model, data = layers(), Data()
+    return lambda: model(torch.stack([data[0], data[1]])), lambda: data.position
+
+
+def modules_of_the_program():
+    settings, model = types.ModuleType("settings"), layers()
+    settings.count, settings.last = 0, None
+
+    def step():
+        settings.count += 1
+        settings.last = settings.new = model(X)
+
+    return step, lambda: (settings.count, settings.last, hasattr(settings, "new"))
+
+
+def classes_of_modules():
+    model = layers()
+
+    def step():
+        parametrize.register_parametrization(model[0], "weight", nn.Identity())
+        return model(X)
+
+    return step, lambda: (type(model[0]), sorted(model[0]._parameters))
+
+
+def settings_of_torch():
+    model = layers()
+
+    def step():
+        torch.use_deterministic_algorithms(True)
+        torch.set_float32_matmul_precision("medium")
+        torch.set_default_dtype(torch.float64)
+        torch.backends.cudnn.benchmark = True
+        return model(X)
+
+    def look():
+        precision = torch.get_float32_matmul_precision(), torch.get_default_dtype()
+        return torch.are_deterministic_algorithms_enabled(), precision, torch.backends.cudnn.benchmark
+
+    return step, look
+
+
+def sparse_gradients():
+    table = nn.Embedding(4, 2, sparse=True)
+    table(torch.tensor([1])).sum().backward()
+    return lambda: table(torch.tensor([1, 2])).sum().backward(), lambda: table.weight.grad.to_dense().tolist()
+
+
+PLACES = [
+    objects_of_submodules, hooks_of_submodules, globals_and_classes_of_methods, slots, frozen, functions_of_autograd,
+    attributes_and_hooks_of_tensors, names_that_are_new, arrays, older_generators_of_numpy, data_sets,
+    modules_of_the_program, classes_of_modules, settings_of_torch,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_estimate_leaves(place):
+    step, look = place()
+    before = look()
+    ledger = rooflight.estimate(step)
+    assert look() == before
+    assert ledger.ops
+    assert not any("left in the program" in note for note in ledger.header.notes)
+
+
+@pytest.mark.parametrize("place", [*PLACES, sparse_gradients])
+def test_a_run_on_real_data_leaves(place):
+    """As a measurement does, which repeats it."""
+    step, look = place()
+    before = look()
+    if place is sparse_gradients:  # which cannot be written down, so nothing has to be known of it
+        rooflight.measure(step, repeat=2)
+    else:
+        assert rooflight.estimate(step, real_data=True).ops
+    assert look() == before
+
+
+def test_caches_forget_what_they_learnt_without_data():
+    @functools.lru_cache
+    def mask(length):
+        return torch.tril(torch.ones(length, length))
+
+    model = layers()
+
+    def step():
+        return (model(X) @ X.T * mask(8)).sum()
+
+    rooflight.estimate(step)
+    assert type(mask(8)) is torch.Tensor
+    assert type(step()) is torch.Tensor
+
+
+def test_what_is_hidden_from_it_is_said():
+    library, model = types.ModuleType("library"), layers()
+    library.__file__ = "/lib/site-packages/library.py"
+    library.kept = None
+
+    def step():
+        library.kept = model(X)
+
+    notes = rooflight.estimate(step).header.notes
+    assert "tensors without data are left in the program (library.kept)" in notes[0]
+    library.kept = None
+    assert not any("left in the program" in note for note in rooflight.estimate(lambda: model(X)).header.notes)
+
+
+def in_a_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("kind", ["model", "tensor"])
+def test_other_threads_do_not_touch_what_is_real(kind):
+    model, plain = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.zeros(4)
+
+    def work():
+        if kind == "model":
+            model(X).sum().backward()
+        else:
+            plain.add_(1)
+
+    with pytest.raises(TraceFailed, match=r"in another thread.*real_data=True"):
+        rooflight.estimate(lambda: (in_a_thread(work), model(X)))
+    assert int(model[1].num_batches_tracked) == 0
+    assert plain.tolist() == [0] * 4
+    assert "start_kept_off" not in repr(threading.Thread.start)
+
+
+def test_threads_that_have_other_things_to_do_go_on():
+    model, read = layers(), []
+    ledger = rooflight.estimate(lambda: (in_a_thread(lambda: read.append(torch.arange(4).sum())), model(X)))
+    assert sum(op.name == "aten::addmm" for op in ledger.ops) == 2
+    assert sys.exc_info() == (None, None, None)
