@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 from msgspec.structs import replace
+from torch import nn
 
 import rooflight
 from rooflight.errors import BadFile, BadInput
+from rooflight.estimation.gpu_optimizer import with_optimizer_of_gpus
 from rooflight.hardware.devices import find
 from rooflight.ledger import Kernel, Ledger, Measurement, Value
 from rooflight.prediction.result import Prediction
@@ -84,6 +86,44 @@ def test_kernels_of_another_generation_are_said() -> None:
     assert [row.device for row in found] == ["h200", "a100-sxm-80"] and found.traces == 1
     (note,) = [note for note in found.notes if "attention ran" in note]
     assert note == "a100-sxm-80: attention ran in the kernels of cuda: those of cuda:80 are others"
+
+
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "AdamW": lambda weights: torch.optim.AdamW([{"params": weights[:3]}, {"params": weights[3:], "weight_decay": 0.0}]),
+    "momentum": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9),
+    "RMSprop": torch.optim.RMSprop,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_that_ran_on_a_cpu_takes_all_tensors_at_once_on_a_gpu(name: str) -> None:
+    """Torch goes through them one by one on a CPU. The same step, traced for a GPU, says what is right there."""
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(3)))
+    optimizer, x = OPTIMIZERS[name](list(model.parameters())), torch.randn(8, 256)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    on_cpu = rooflight.estimate(step, target="cpu")
+    assert not any("_foreach" in op.name for op in on_cpu.ops)
+    there, here = (rooflight.predict(ledger, on="h200") for ledger in (rooflight.estimate(step), on_cpu))
+    for figure in ("time_s", "gpu_time_s", "host_time_s"):
+        assert getattr(here[0], figure) == pytest.approx(getattr(there[0], figure), rel=1e-6), figure
+    assert here[0].phases["optimizer"] == pytest.approx(there[0].phases["optimizer"], rel=1e-6)
+    assert here[0].memory is not None and there[0].memory is not None
+    assert here[0].memory.peak_allocated_bytes == there[0].memory.peak_allocated_bytes
+    assert [advice.change for advice in here[0].advice] == [advice.change for advice in there[0].advice]
+    (note,) = [note for note in here.notes if note.startswith("the step was traced for cpu")]
+    assert "but for the optimizer's, which takes all tensors at once there: attention and TF32 may be others" in note
+
+
+def test_an_optimizer_of_somebodys_own_stays_what_it_is() -> None:
+    on_cpu = rooflight.estimate(nn.Linear(8, 8), torch.randn(2, 8), step="train", optimizer="adamw", target="cpu")
+    assert with_optimizer_of_gpus(on_cpu).ops != on_cpu.ops
+    own = replace(on_cpu, header=replace(on_cpu.header, optimizer="Lion"))
+    assert with_optimizer_of_gpus(own) is own
 
 
 def test_many_gpus() -> None:

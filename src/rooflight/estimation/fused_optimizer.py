@@ -50,7 +50,10 @@ def with_fused_optimizer(ledger: Ledger) -> Ledger:
 def _or_nothing(op: Op, fused: Op) -> Op:
     if op.index == fused.index:
         return fused
-    if op.phase != "optimizer" or op.kind != "compute":
-        return op
+    return doing_nothing(op) if op.phase == "optimizer" and op.kind == "compute" else op
+
+
+def doing_nothing(op: Op) -> Op:
+    """What is left of an op whose work another does."""
     idle = replace(op, kind="view")
     return replace(idle, cost=cost_of(idle, {}))

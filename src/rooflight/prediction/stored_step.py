@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from rooflight import recordings
 from rooflight.errors import BadInput
+from rooflight.estimation.gpu_optimizer import takes_all_at_once, with_optimizer_of_gpus
 from rooflight.files import load
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
@@ -114,6 +115,7 @@ class LedgerTraces(Traces):
             ledger, header = self._ledger, self._ledger.header
             if (header.target == "cpu") != on_cpu:
                 ledger = replace(ledger, header=replace(header, target="cpu" if on_cpu else "cuda"))
+                ledger = ledger if on_cpu else with_optimizer_of_gpus(ledger)
             self._own[on_cpu] = step_of(ledger, self._again)
         return self._own[on_cpu]
 
@@ -125,9 +127,12 @@ def _kernels_from_elsewhere(ledger: Ledger, target: str) -> str:
     if traced.kind != asked.kind:
         known = traces_of(ledger) is not None
         by_name = f", as {StepSpec.of(ledger.header).command('predict')} has them" if known else ""
+        at_once = asked.kind == "cuda" and takes_all_at_once(ledger)
+        but = " but for the optimizer's, which takes all tensors at once there" if at_once else ""
+        others = "attention and TF32" if at_once else "attention, optimizer and TF32"
         return (
-            f"the step {ran} for {ledger.header.target}, and is taken to call the same ops for {target}: attention, "
-            f"optimizer and TF32 may be others there{by_name}"
+            f"the step {ran} for {ledger.header.target}, and is taken to call the same ops for {target}{but}: {others} "
+            f"may be others there{by_name}"
         )
     attention = [op for op in ledger.ops if op.packet.startswith("aten::_scaled_dot_product")]
     older = any(asked.capability < needed_for(op.packet, op.precision) for op in attention)
