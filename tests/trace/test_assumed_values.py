@@ -303,3 +303,44 @@ def best_score(x: Tensor) -> Tensor:
 def test_which_expert_a_token_has_is_not_guessed(look: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(TraceFailed, match="values of its data"):
         infer(Step(look), X)
+
+
+def moved(x: Tensor) -> Tensor:
+    sizes = torch.tensor([[4, 6], [8, 2]]).to(x.device) // 2
+    return x.new_zeros(sum(sizes.prod(-1).tolist()))
+
+
+def test_numbers_that_the_host_sends_are_known() -> None:
+    # 4 * 6 and 8 * 2, each side halved: 2 * 3 + 4 * 1
+    ledger = infer(Step(moved), X)
+    assert rows(ledger, "new_zeros")[0].outputs[0].shape == (10,)
+    assert not ledger.header.notes
+
+
+class Tokens(nn.Module):
+    """Adds something at the places of some tokens."""
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        marked = ids == 7
+        x[marked] = x[marked] + 1
+        return x
+
+
+def test_tokens_on_the_host_beside_tensors_without_data_are_there_to_be_read() -> None:
+    ids = torch.tensor([[7, 7, 1, 2], [7, 0, 0, 0]])
+    ledger = rooflight.estimate(Tokens(), kwargs={"x": torch.empty(2, 4, 5, device="meta"), "ids": ids})
+    assert rows(ledger, "index")[0].outputs[0].shape == (3, 5)
+    assert not ledger.header.notes
+
+
+class Padded(nn.Module):
+    """Leaves images out that are nothing but zeros."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[(x == 0.0).sum(dim=(-1, -2)) != 12].exp()
+
+
+def test_images_are_taken_to_be_no_padding() -> None:
+    ledger = infer(Padded(), torch.randn(2, 3, 4))
+    assert rows(ledger, "exp")[0].outputs[0].shape == (2, 3, 4)
+    assert assumed(ledger)[0].startswith("images and sound among the inputs are no padding of zeros: trace/test_")

@@ -52,6 +52,18 @@ _PERCEPTION_ENCODER = {
         "init_values": 0.1, "ref_feat_shape": [32, 32],
     },
 }  # fmt: skip
+
+
+def _seen_as_wide(width: int) -> dict[str, dict[str, int]]:
+    """What the vision tower gives takes the place of words."""
+    return {"vision_config": {"out_hidden_size": width}}
+
+
+_IDEFICS = {
+    "text_config": {"model_type": "llama", "vocab_size": 128_259},
+    "vision_config": {"image_size": 364, "patch_size": 14},
+}
+_GEMMA_EYE = {"vision_config": {"image_size": 896, "patch_size": 14}}
 _DECODER = {"is_decoder": True, "add_cross_attention": True}
 _HEAD_DIM = {"head_dim": 128}
 
@@ -61,6 +73,7 @@ COMPLETED: Mapping[str, CompletedDefault] = {
     "blip-2": CompletedDefault("BLIP-2 OPT 2.7B", {"image_token_index": 50265}),
     "chameleon": CompletedDefault("Chameleon 7B", {"vocabulary_map": {"<image>": 8711}}),
     "dbrx": CompletedDefault("DBRX", {"attn_config": {"rope_theta": 500_000.0, "kv_n_heads": 8, "clip_qkv": 8}}),
+    "cosmos3_omni": CompletedDefault("the text's width", _seen_as_wide(4096)),
     "deepseek_ocr2": CompletedDefault("DeepSeek-OCR", {"text_config": _DEEPSEEK_3B}),
     "deepseek_v2": CompletedDefault("DeepSeek-V2", {"num_experts_per_tok": 6}),
     "dots1": CompletedDefault(
@@ -72,9 +85,12 @@ COMPLETED: Mapping[str, CompletedDefault] = {
         "BERT twice", {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert", **_DECODER}}
     ),
     "esm": CompletedDefault("ESM-2", {"vocab_size": 33, "mask_token_id": 32, "pad_token_id": 1}),
+    "exaone4_5": CompletedDefault("the text's width", _seen_as_wide(4096)),
+    "gemma3": CompletedDefault("Gemma 3 4B", _GEMMA_EYE),
     "glm46v": CompletedDefault("GLM-4.1V 9B", {"text_config": {"model_type": "glm4v_text", "rope_parameters": _MROPE}}),
     "glm4v": CompletedDefault("GLM-4.1V 9B", {"text_config": {"rope_parameters": _MROPE}}),
     "glm4v_moe": CompletedDefault("GLM-4.5V", {"text_config": {"rope_parameters": _MROPE, **_HEAD_DIM}}),
+    "glm_ocr": CompletedDefault("the text's width", _seen_as_wide(1024)),
     "granitemoehybrid": CompletedDefault(
         "Granite 4.0 Tiny",
         {"num_hidden_layers": 40, "layer_types": _layers(40, "linear_attention", (5, 15, 25, 35))},
@@ -82,9 +98,10 @@ COMPLETED: Mapping[str, CompletedDefault] = {
     "hunyuan_v1_dense": CompletedDefault("Hunyuan 7B", _HEAD_DIM),
     "hunyuan_v1_moe": CompletedDefault("Hunyuan A13B", {**_HEAD_DIM, "num_experts": 64, "moe_topk": 8}),
     "hunyuan_vl": CompletedDefault("HunyuanOCR", {"text_config": {**_HEAD_DIM, "rope_parameters": _XDROPE}}),
-    "idefics3": CompletedDefault("Idefics3 8B", {"text_config": {"model_type": "llama", "vocab_size": 128_259}}),
+    "idefics3": CompletedDefault("Idefics3 8B", _IDEFICS),
     "instructblip": CompletedDefault("BLIP-2 OPT 2.7B", {"image_token_index": 50265}),
     "instructblipvideo": CompletedDefault("BLIP-2 OPT 2.7B", {"video_token_index": 50265, "num_frames": 4}),
+    "janus": CompletedDefault("the text's width", {"vision_config": {"projection_dim": 4096}}),
     "lfm2_moe": CompletedDefault(
         "LFM2 8B-A1B", {"num_hidden_layers": 24, "layer_types": _layers(24, "conv", (2, 6, 10, 14, 18, 21))}
     ),
@@ -95,8 +112,15 @@ COMPLETED: Mapping[str, CompletedDefault] = {
     "musicgen_melody": CompletedDefault("T5, EnCodec and MusicGen Melody", _music("musicgen_melody_decoder")),
     "nemotron": CompletedDefault("Nemotron-4 15B", {"num_key_value_heads": 8}),
     "perception_lm": CompletedDefault("Perception LM 1B", {"vision_config": _PERCEPTION_ENCODER}),
+    "qwen2_5_vl": CompletedDefault("Qwen2.5-VL 72B", _seen_as_wide(8192)),
+    "qwen2_vl": CompletedDefault("Qwen2-VL 72B", {"vision_config": {"hidden_size": 8192}}),
+    "qwen3_5": CompletedDefault("the text's width", _seen_as_wide(4096)),
+    "qwen3_5_moe": CompletedDefault("the text's width", _seen_as_wide(2048)),
+    "qwen3_vl": CompletedDefault("Qwen3-VL 8B", _seen_as_wide(4096)),
+    "qwen3_vl_moe": CompletedDefault("Qwen3-VL 30B-A3B", _seen_as_wide(2048)),
     "rf_detr": CompletedDefault("RF-DETR Base", {"backbone_config": _WINDOWED_DINO}),
-    "smolvlm": CompletedDefault("Idefics3 8B", {"text_config": {"model_type": "llama", "vocab_size": 128_259}}),
+    "shieldgemma2": CompletedDefault("ShieldGemma 2 4B", _GEMMA_EYE),
+    "smolvlm": CompletedDefault("Idefics3 8B", _IDEFICS),
     "speech-encoder-decoder": CompletedDefault(
         "wav2vec 2.0 and BERT", {"encoder": {"model_type": "wav2vec2"}, "decoder": {"model_type": "bert", **_DECODER}}
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -111,7 +112,9 @@ class _Maker:
             raise BadInput(f"{spec} has {limit} positions, this step needs {wanted}; shorten --seq or --past")
 
     def tokens(self, *sizes: int) -> Tensor:
-        return inputs.tokens((self.request.batch, *sizes), self.model, device=self.device)
+        ids = inputs.tokens((self.request.batch, *sizes), self.model, device=self.device)
+        known = getattr(self.text, "vocab_size", None)  # the model's first table may be of places in an image
+        return ids % known if isinstance(known, int) and known > 0 else ids
 
     def _codes(self, config: Any) -> tuple[int, ...]:
         """Models that speak or listen in codes have several at each place of the sequence."""
@@ -136,30 +139,73 @@ class _Maker:
 
     def _image_in_text(self, sequence: int) -> StepInputs:
         """Images beside the text, or as tokens of it; text alone where that takes more than is known here."""
-        pixels = self.pixels()
-        kwargs = {"pixel_values": pixels}
+        kwargs = self._images()
         marker = _first(self.config, "image_token_id", "image_token_index", "video_token_index")
-        if marker is None:  # two towers, or cross-attention to the image
+        if marker is None or "cross_attention_mask" in self.names:  # two towers, or cross-attention to the image
             return StepInputs({"input_ids": self.tokens(sequence), **kwargs}, sequence)
         try:
-            number = self._image_tokens(pixels)
+            number = self._image_tokens(kwargs)
         except Exception:  # it wants sizes or tiles as values, which tensors without data have not
             return StepInputs({"input_ids": self.tokens(sequence)}, sequence, notes=(_TEXT_ALONE,))
-        ids = self.tokens(number + sequence)
+        ids = self._readable_tokens(number + sequence)
         ids[:, :number] = marker
         ids[:, number:].masked_fill_(ids[:, number:] == marker, 0)
         if "token_type_ids" in self.names:  # these tell images from text where the mask does
-            kwargs["token_type_ids"] = torch.zeros_like(ids)
+            kwargs["token_type_ids"] = torch.zeros_like(ids, device=self.device)
+        if "mm_token_type_ids" in self.names and "image_grid_thw" in kwargs:
+            # Of time, height and width, as `generate` gives them; the model would find them by looking at every token.
+            kwargs["position_ids"] = torch.zeros(3, *ids.shape, device=self.device).long()
         note = f"an image is {number} tokens of the sequence, the text {sequence}"
         return StepInputs({"input_ids": ids, **kwargs}, number + sequence, notes=(note,))
 
+    def _readable_tokens(self, length: int) -> Tensor:
+        """Some models look for the places of an image: without data, tokens that mean nothing else, on the host."""
+        if self.device.type != "meta":
+            return self.tokens(length)
+        fields = {**self.config.to_dict(), **self.text.to_dict()}
+        special = [value for name, value in fields.items() if "token" in name]
+        special += [one for value in special if isinstance(value, list) for one in value]
+        plain = next(number for number in count() if number not in special)
+        return torch.full((self.request.batch, length), plain)
+
+    def _images(self) -> dict[str, Tensor]:
+        """An image for each text, and what tells its size: the model reads that."""
+        images = self.request.batch
+        if self.config.model_type in _PATCHED_TYPES:  # cut into patches by the processor, those of all images in a row
+            vision, merged = self.config.vision_config, self._merged()
+            rows, columns = (side // (vision.patch_size * merged) * merged for side in self._image_size(vision))
+            values = self._channels(vision) * (_first(vision, "temporal_patch_size") or 1) * vision.patch_size**2
+            pixels = self.floats(rows * columns, values).flatten(0, 1)
+            return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, rows, columns]] * images)}
+        pixels = self.pixels()
+        if "aspect_ratio_ids" in self.names:  # of Mllama: one image of as many tiles as there can be
+            tiles = self.config.vision_config.max_num_tiles
+            ones = torch.ones(images, 1, tiles, device=self.device).long()
+            pixels = self.floats(1, tiles, *pixels.shape[1:])
+            return {"pixel_values": pixels, "aspect_ratio_ids": ones[..., 0], "aspect_ratio_mask": ones}
+        if "image_sizes" in self.names:
+            return {"pixel_values": pixels, "image_sizes": torch.tensor([[*pixels.shape[-2:]]] * images)}
+        return {"pixel_values": pixels}
+
+    def _merged(self) -> int:
+        """Patches along a side that become one token."""
+        return int(_first(self.config.vision_config, "spatial_merge_size", "merge_size") or 1)
+
     @torch.no_grad()
-    def _image_tokens(self, pixels: Tensor) -> int:
-        """The tokens an image becomes, asked of the vision tower."""
+    def _image_tokens(self, images: dict[str, Tensor]) -> int:
+        """The tokens an image becomes: configured, or asked of the vision tower."""
+        if (grid := images.get("image_grid_thw")) is not None:
+            return int(grid[0].prod()) // self._merged() ** 2
+        pixels = images["pixel_values"]
         if (queries := getattr(self.config, "num_query_tokens", None)) is not None:  # of each frame
             return int(queries) * (pixels.shape[1] if pixels.dim() == 5 else 1)
+        if (latents := getattr(_first(self.config, "perceiver_config"), "resampler_n_latents", None)) is not None:
+            return int(latents)
+        if isinstance(joined := getattr(self.config, "scale_factor", None), int):  # of Idefics3, along a side
+            return math.prod(pixels.shape[-2:]) // int(self.config.vision_config.patch_size * joined) ** 2
         model: Any = self.model
-        features = model.get_image_features(pixel_values=pixels)
+        model = model if hasattr(model, "get_image_features") else model.base_model
+        features = model.get_image_features(**images)
         features = getattr(features, "pooler_output", features)
         parts = features if isinstance(features, (tuple, list)) else [features]
         return int(sum(part.numel() // part.shape[-1] for part in parts) // self.request.batch)
@@ -191,16 +237,26 @@ class _Maker:
         if self.request.input_shape is not None and self.request.input_shape.kind == "float":
             return self.floats(*self.request.input_shape.dims)
         vision: Any = _first(self.config, "vision_config", "encoder", "backbone_config") or self.config
-        side = _first(self.config, "image_size") or _first(vision, "image_size") or self._usual_side()
-        height, width = side if isinstance(side, (tuple, list)) else (side, side)
+        height, width = self._image_size(vision)
         if "spatial_shapes" in self.names:  # cut into patches by the processor
             return self.floats(math.isqrt(vision.num_patches) ** 2, vision.num_channels * vision.patch_size**2)
-        shape = (int(_first(vision, "num_channels", "in_channels", "in_chans") or 3), int(height), int(width))
+        shape = (self._channels(vision), height, width)
         frames = None
         if self._sees_videos():
             frames = _first(self.config, "num_frames", "frames_per_clip") or _first(vision, "num_frames")
         images = "idefics" in self.config.model_type or self.config.model_type == "smolvlm"
         return self.floats(*(() if frames is None else (int(frames),)), *((1,) if images else ()), *shape)
+
+    def _image_size(self, vision: Any) -> tuple[int, int]:
+        given = self.request.input_shape
+        if given is not None and given.kind == "float" and len(given.dims) == 3:
+            return given.dims[1], given.dims[2]
+        side = _first(self.config, "image_size") or _first(vision, "image_size") or self._usual_side()
+        height, width = side if isinstance(side, (tuple, list)) else (side, side)
+        return int(height), int(width)
+
+    def _channels(self, vision: Any) -> int:
+        return int(_first(vision, "num_channels", "in_channels", "in_chans") or 3)
 
     def _usual_side(self) -> int:
         if "input_points" in self.names:
@@ -239,6 +295,9 @@ class _Maker:
             found["input_points"] = self.floats(1, 1, 2)
         if "image_attention_mask" in self.names and "pixel_values" in main.kwargs:  # every word may look at the image
             found["image_attention_mask"] = torch.ones(self.request.batch, sequence, 1, device=self.device).long()
+        if "aspect_ratio_ids" in main.kwargs:
+            shape = (self.request.batch, sequence, *main.kwargs["pixel_values"].shape[1:3])
+            found["cross_attention_mask"] = torch.ones(shape, device=self.device).long()
         if "spatial_shapes" in self.names:  # of SigLIP 2, in patches: read by the model
             side = math.isqrt(self.config.vision_config.num_patches)
             found["spatial_shapes"] = torch.tensor([[side, side]] * self.request.batch)
@@ -282,6 +341,11 @@ _TEXT_ALONE = (
     "yours with its processor's output"
 )
 _MAINS = ("input_ids", "pixel_values", "pixel_values_videos", "input_values", "input_features")
+_PATCHED_TYPES = (
+    "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe", "glm46v",
+    "glm_ocr", "exaone4_5", "ernie4_5_vl_moe", "cosmos3_edge", "cosmos3_omni",
+)  # fmt: skip
+"""Images as patches with `image_grid_thw`, as of Qwen2-VL."""
 _VIDEO_TYPES = ("instructblipvideo", "videomae", "timesformer", "videoprism", "vivit", "tvp")
 _SPECTRA = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
 

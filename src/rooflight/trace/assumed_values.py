@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from rooflight.ledger import Arg, Op, Tensor
+from rooflight.models.dtypes import FLOATS
 from rooflight.trace.python_line import python_line
 from rooflight.trace.raising_checks import outcome_without_error
 from rooflight.trace.replayed_values import ReplayedValues
@@ -30,12 +31,15 @@ _Values = frozenset[_Number]
 """Those that elements of a tensor can have; empty: any."""
 _ANY: _Values = frozenset()
 _MOST = 4
+_TABLE = 1 << 20
+"""Elements that are worth being kept when they are moved."""
 
 FINITE = "results are finite"
 UNMASKED = "the inputs' masks hide nothing"
 DRAWN = "a number drawn between 0 and 1, as for LayerDrop, is 0.5"
 PASSED = "checks that would raise an error pass"
 MARKED = "a mask that is assigned to marks every place"
+SEEN = "images and sound among the inputs are no padding of zeros"
 ONE = "a number that the step reads is 1"
 DENSE = "padding is computed with, not taken out by nested tensors"
 
@@ -88,7 +92,7 @@ class AssumedValues:
         self._replayed = ReplayedValues(storages, self._writer, self._same)
         self._answers: Mapping[Any, Callable[..., Any]] = {
             aten._local_scalar_dense.default: self._scalar,
-            aten._to_copy.default: self._to_host,
+            aten._to_copy.default: self._moved,
             aten.nonzero.default: self._nonzero,
             aten.index.Tensor: self._index,
             aten.index_put_.default: self._index_put,
@@ -109,6 +113,10 @@ class AssumedValues:
         """The result of a call that needs values, or `UNKNOWN`. `node`: of autograd, that runs in backward."""
         answer = self._answers.get(func)
         return UNKNOWN if answer is None else answer(func, args, kwargs, node)
+
+    def give(self, tensor: torch.Tensor, numbers: torch.Tensor) -> None:
+        """What a tensor holds now."""
+        self._replayed.give(self._storages.describe(tensor), len(self._ops), numbers)
 
     def note(self, *assumed: str) -> None:
         """Something was taken to be so by the line that runs now."""
@@ -138,12 +146,14 @@ class AssumedValues:
         made = func(*args, **kwargs)
         return made.fill_(0.5) if made.numel() == 1 and made.device.type == "cpu" else made
 
-    def _to_host(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: Any) -> Any:
-        """`x.cpu()` and `x.tolist()`."""
-        device = kwargs.get("device")
-        if not args[0].is_meta or device is None or device.type == "meta":
+    def _moved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: Any) -> Any:
+        """Numbers of the host are known where they are sent to; and `x.cpu()` or `x.tolist()` asks for them."""
+        tensor, device = args[0], kwargs.get("device")
+        if device is None or tensor.is_floating_point() or tensor.numel() > _TABLE:
             return UNKNOWN
-        numbers = self._numbers(args[0])
+        if _has_data(tensor) and device.type == "meta":
+            self.give(tensor, tensor)
+        numbers = self._numbers(tensor) if tensor.is_meta and device.type != "meta" else None
         return UNKNOWN if numbers is None else numbers.to(kwargs.get("dtype"))
 
     def _nonzero(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: Any) -> Any:
@@ -161,17 +171,21 @@ class AssumedValues:
             if not _is_mask(index):
                 places.append(index)
                 continue
-            number = index.numel() if whole else self._marked(index)
+            number = self._marked(index)
             if number is None:
-                return UNKNOWN
+                if not whole:
+                    return UNKNOWN
+                number = index.numel()
             places += [index.new_empty((number,), dtype=torch.int64)] * index.dim()
         return func(tensor, places)
 
     def _index_put(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: Any) -> Any:
         tensor, indices, values, *_ = args
-        if not any(_is_mask(index) for index in indices):
+        masks = [index for index in indices if _is_mask(index)]
+        if not masks:
             return UNKNOWN
-        if node is None and values.numel() > 1:  # one value fills, whatever is marked
+        # One value fills, whatever is marked.
+        if node is None and values.numel() > 1 and any(self._marked(mask) is None for mask in masks):
             self.note(MARKED)
         return tensor if func is aten.index_put_.default else torch.empty_like(tensor)
 
@@ -287,10 +301,21 @@ class AssumedValues:
             # Only NaN differs from itself: how torch asks for NaN and infinity.
             self._leaned_on.add(FINITE)
             return frozenset({(name == "eq") is (mine == other)})
+        if name in ("eq", "ne") and _number(other) == 0 and self._is_float_input(mine, op.index):
+            self._leaned_on.add(SEEN)
+            return frozenset({name == "ne"})
         right = self._operand(other, op.index) if left else _ANY
         if name in ("lt", "le", "gt", "ge") and right and (max(right) <= 0 or min(right) >= 1):
             self._leaned_on.discard(DRAWN)  # whatever is drawn is on the same side
         return _few({_PAIRS[name](a, b) for a in left for b in right})
+
+    def _is_float_input(self, value: Arg | None, before: int) -> bool:
+        if not isinstance(value, Tensor) or value.dtype not in FLOATS:
+            return False
+        made = self._writer(value, before)
+        if made is not None and made.packet == "aten::_to_copy":
+            return self._is_float_input(made.args["self"], made.index)
+        return made is None and self._storages.filed_as(value.storage)[0] == "input"
 
     def _chosen(self, name: str, op: Op) -> _Values:
         mask, true, false = _CHOOSING[name]

@@ -70,6 +70,16 @@ def _each_once(convert: Callable[[torch.Tensor], torch.Tensor], given: tuple[Any
     return arguments, labels
 
 
+def given_numbers(arguments: tuple[Any, Any], given: tuple[Any, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Whole numbers that were given on the host beside tensors without data, as tokens are among which an image has its
+    places: they are there to be read. Each as it is in `arguments`, and as it was in `given`."""
+    pairs = zip(tree_leaves(arguments[1]), tree_leaves(given[1]), strict=True)
+    tensors = [(mine, own) for mine, own in pairs if isinstance(mine, torch.Tensor) and isinstance(own, torch.Tensor)]
+    if not any(own.is_meta for _, own in tensors):
+        return []
+    return [(mine, own) for mine, own in tensors if not own.is_meta and own.dtype is torch.int64]
+
+
 def _is_lengths(tensor: torch.Tensor) -> bool:
     return tensor.dim() == 1 and tensor.dtype is torch.int64 and tensor.device.type == "cpu"
 

@@ -110,6 +110,11 @@ class Recorder(StepFollower):
         """What was taken to be so, for want of data."""
         return () if self._values is None else self._values.notes
 
+    def give(self, tensor: torch.Tensor, numbers: torch.Tensor) -> None:
+        """What an input without data stands for: the step may read it."""
+        if self._values is not None:
+            self._values.give(tensor, numbers)
+
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         node = _current_autograd_node() if self.phase == "backward" else None
         asked = func

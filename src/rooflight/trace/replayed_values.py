@@ -24,10 +24,10 @@ ROUTED = "tokens choose all experts equally often"
 _MARKING = frozenset("eq scatter histc bincount".split())
 """Of chosen numbers these make marks and counts; a number itself stays unknown, and a mark of one alone."""
 _REPEATED = _MARKING | frozenset(
-    """_to_copy clone copy arange zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full fill zero
-    scalar_tensor ne lt le gt ge add sub rsub mul remainder logical_and logical_or logical_not bitwise_and bitwise_or
-    bitwise_not where masked_fill clamp minimum maximum sum cumsum any all max min amax amin cat stack flip nonzero
-    index index_select repeat""".split()
+    """_to_copy clone copy arange zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full fill
+    zero scalar_tensor ne lt le gt ge add sub rsub mul floor_divide remainder logical_and logical_or logical_not
+    bitwise_and bitwise_or bitwise_not where masked_fill clamp minimum maximum sum prod cumsum any all max min amax
+    amin cat stack flip nonzero index index_select repeat""".split()
 )
 _CHOOSING = {"topk": 1, "max": 1, "argmax": 0}
 """Which of their results are the numbers of what was chosen."""
@@ -53,7 +53,14 @@ class ReplayedValues:
         """By the index of an op, and whether chosen numbers may be looked at: the storage that it wrote to, as it was
         then, and what was assumed for it."""
         self._decided_by_data: set[tuple[int, bool]] = set()
+        self._given: dict[int, tuple[int, torch.Tensor]] = {}
+        """By storage, what was in it before the op of an index."""
         self._leaned_on: set[str] = set()
+
+    def give(self, tensor: Tensor, before: int, numbers: torch.Tensor) -> None:
+        """What a tensor holds before the op of that index: an input, or one of the host."""
+        with nothing_handed_over():
+            self._given[tensor.storage] = before, self._laid_out(numbers, tensor)
 
     def numbers(self, tensor: Tensor, before: int) -> tuple[torch.Tensor | None, list[str]]:
         """What the tensor held before the op of that index, and what was assumed for it; `None`: that depends on
@@ -73,7 +80,9 @@ class ReplayedValues:
             self._leaned_on.update(leaned_on)
             return torch.full(tensor.shape, value, dtype=torch_dtype(tensor.dtype))
         op = self._writer(tensor, before)
-        whole = None if op is None else self._storage(op, choices=choices)
+        since, whole = self._given.get(tensor.storage, (0, None))
+        if op is not None and (whole is None or op.index >= since):
+            whole = self._storage(op, choices=choices)
         if whole is None or DTYPE_NAMES[whole.dtype] != tensor.dtype:
             return None
         return _view(whole, tensor)

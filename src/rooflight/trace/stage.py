@@ -28,7 +28,7 @@ from rooflight.trace.control_flow import control_flow_followed
 from rooflight.trace.dispatch import dispatch_as
 from rooflight.trace.dynamo import eagerly, scripts_as_written
 from rooflight.trace.failures import failures_explained
-from rooflight.trace.inputs import fresh_caches, is_cache, prepare, tensor_leaves
+from rooflight.trace.inputs import fresh_caches, given_numbers, is_cache, prepare, tensor_leaves
 from rooflight.trace.interception import Interception, as_a_mode, interception_for, nothing_handed_over
 from rooflight.trace.meta_kernels import CPU_META_KERNELS, META_KERNELS
 from rooflight.trace.modules import ModuleTracker, original_name
@@ -183,6 +183,8 @@ class Stage:
             interception=way,
         )
         inputs = _register(recorder, self._state(), self.optimizer, arguments)
+        for tensor, numbers in given_numbers(arguments, (self.workload.args, self.workload.kwargs)):
+            recorder.give(tensor, numbers)
         with (
             tracker.watch(),
             self.checkpoints.followed(tracker.again),
