@@ -11,6 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from rooflight.trace.replacements import replaced
+
 _Number = bool | int | float | complex
 
 
@@ -50,21 +52,8 @@ def values_handed_out(
         return format(tensor.detach().item(), form) if not tensor.dim() else object.__format__(tensor, form)
 
     with ExitStack() as stack:
-        stack.enter_context(_replaced(torch.Tensor, "numpy", numpy))
-        stack.enter_context(_replaced(FakeTensor, "tolist", tolist))
-        stack.enter_context(_replaced(FakeTensor, "__format__", formatted))
-        stack.enter_context(_replaced(FakeTensor, "__dlpack__", lambda tensor, **how: values(tensor).__dlpack__(**how)))
+        stack.enter_context(replaced(torch.Tensor, "numpy", numpy))
+        stack.enter_context(replaced(FakeTensor, "tolist", tolist))
+        stack.enter_context(replaced(FakeTensor, "__format__", formatted))
+        stack.enter_context(replaced(FakeTensor, "__dlpack__", lambda tensor, **how: values(tensor).__dlpack__(**how)))
         yield
-
-
-@contextmanager
-def _replaced(owner: type, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    own = owner.__dict__.get(name)
-    setattr(owner, name, function)
-    try:
-        yield
-    finally:
-        if own is None:  # it is inherited
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)

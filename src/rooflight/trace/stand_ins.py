@@ -25,6 +25,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from rooflight.errors import TraceFailed
 from rooflight.trace.assumed_values import UNKNOWN
+from rooflight.trace.python_line import python_line
+from rooflight.trace.replacements import replaced
 from rooflight.trace.shape_cache import FakeShapeCache, tensors_of
 from rooflight.trace.storages import storage_address
 
@@ -43,6 +45,13 @@ class _FakeMode(FakeTensorMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # compiled code runs eagerly while it is watched: there is nothing to keep off
+
+    def __reduce__(self) -> Any:
+        """Every fake tensor holds it: what pickles one comes here."""
+        raise TraceFailed(
+            f"{python_line()}: the step pickles a tensor, and a trace without data has nothing to write: copy it with "
+            "copy.deepcopy, or run the step once on its own data with --real-data"
+        )
 
 
 class StandIns:
@@ -132,16 +141,13 @@ class StandIns:
                 raise TraceFailed("the step sets data of another form, which cannot be followed: make a new tensor")
             self._elsewhere[tensor] = self._twins[tensor] = self._alias(self.twin(other))
 
-        deep_copied, swap_tensors = torch.Tensor.__deepcopy__, torch.utils.swap_tensors
-        torch.Tensor.__deepcopy__ = _deep_copied  # type: ignore[method-assign]
-        torch.utils.swap_tensors = _swapped
-        torch.Tensor.data = property(get, set_)  # type: ignore[assignment]
-        try:
+        with (
+            replaced(torch.Tensor, "data", property(get, set_)),
+            replaced(torch.Tensor, "__deepcopy__", _deep_copied),
+            replaced(torch.utils, "swap_tensors", _swapped),
+            replaced(torch._tensor, "_convert", _of_no_class),
+        ):
             yield
-        finally:
-            del torch.Tensor.data
-            torch.Tensor.__deepcopy__ = deep_copied  # type: ignore[method-assign]
-            torch.utils.swap_tensors = swap_tensors
 
     def _alias(self, twin: torch.Tensor) -> torch.Tensor:
         with _disable_current_modes():
@@ -240,6 +246,12 @@ def _swapped(tensor: torch.Tensor, other: torch.Tensor) -> None:
         raise RuntimeError("a real tensor and one without data cannot be swapped")
     _DATA.__set__(tensor, other)
     tensor.fake_device = other.fake_device
+
+
+def _of_no_class(result: Any, cls: type) -> Any:
+    """Torch makes what an op gives of a tensor of a class of the program's own one of that class; a tensor without data
+    has a class already."""
+    return result
 
 
 def _deep_copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
