@@ -11,6 +11,7 @@ import functools
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
@@ -33,6 +34,7 @@ from rooflight.trace.modules import ModuleTracker, original_name
 from rooflight.trace.python_line import python_line
 from rooflight.trace.reach import snake_case
 from rooflight.trace.recorder import Recorder
+from rooflight.trace.replacements import replaced
 from rooflight.trace.stand_ins import StandIns
 
 WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
@@ -42,6 +44,8 @@ _READ = torch.ops.aten._local_scalar_dense.default
 _CONSTANT = torch.ops.aten.lift_fresh.default
 _THREADS = "a module was called in another thread: what other threads do is no part of this"
 _WRAPPED = ("module.", "_fsdp_wrapped_module.")
+_MOST_READS = 1_000
+"""Of numbers that are not known, by one line, beside one of each parameter, as a step may log."""
 
 
 class ProgramTracker(ModuleTracker):
@@ -148,14 +152,19 @@ class ProgramRecorder(Recorder):
         self._in_place = None if stand_ins is None else InPlaceCalls(fake=True)
         self._optimizer_met = optimizer_met
         self._stepping: list[int] = []
+        """Of each optimizer that is at work, how many passes back were open when it began."""
         self._last: tuple[tuple[int, ...], tuple[int, int]] = (), (0, 0)
         """The last results, and who asked for them."""
         self._going_back = 0
         self._thread = threading.get_ident()
         self._said: dict[str, None] = {}
         """Notes on what was seen."""
-        self._registered: set[int] = set()
-        """Parameters that models had before the step."""
+        self._moved: dict[int, nn.Parameter] = {}
+        """Parameters that their modules exchanged for others when they were moved, by their ids."""
+        self._parameters = 0
+        """How many the models had before the step."""
+        self._reads: Counter[str] = Counter()
+        """By line, how often it read a number that is not known."""
         self._makes_graph = False
         """Is backward itself to be differentiated, as for a penalty on gradients?"""
 
@@ -175,6 +184,7 @@ class ProgramRecorder(Recorder):
             if self._stand_ins is not None:
                 stack.enter_context(self._stand_ins.data_followed())
                 stack.enter_context(values_handed_out(self._stand_ins._value, self._read))
+                stack.enter_context(replaced(nn.Module, "_apply", self._noting_moves(nn.Module._apply)))
             stack.enter_context(self)
             yield
 
@@ -185,7 +195,7 @@ class ProgramRecorder(Recorder):
             self.optimizers[id(optimizer)] = optimizer
             self._optimizer_met(optimizer)
         self._refuse_what_was_moved(optimizer)
-        self._stepping.append(id(optimizer))
+        self._stepping.append(self._passes_open())
         self.optimizer_steps += 1
         self._tracker.rest_is_nothing()
         for group in optimizer.param_groups:
@@ -195,15 +205,24 @@ class ProgramRecorder(Recorder):
 
     def _refuse_what_was_moved(self, optimizer: torch.optim.Optimizer) -> None:
         """Without data a module that is moved gets other parameters, of which its optimizer knows nothing."""
-        if self._stand_ins is None:
-            return
-        held = {id(one) for model in self._tracker.models.values() for one in model.parameters()}
-        gone = self._registered - held
-        if any(id(one) in gone for group in optimizer.param_groups for one in group["params"]):
+        if any(id(one) in self._moved for group in optimizer.param_groups for one in group["params"]):
             raise TraceFailed(
                 "the step moves a module to another device or type, and its optimizer cannot be followed there without "
                 "data: move it before the step, or measure the step"
             )
+
+    def _noting_moves(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Around what a module does to be moved."""
+
+        def apply(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            before = dict(module._parameters)
+            result = original(module, *args, **kwargs)
+            for name, parameter in before.items():
+                if parameter is not None and module._parameters.get(name) is not parameter:
+                    self._moved[id(parameter)] = parameter
+            return result
+
+        return apply
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._stepping:
@@ -266,14 +285,18 @@ class ProgramRecorder(Recorder):
         finally:
             nn.Module.__call__ = original  # type: ignore[method-assign]
 
+    def _passes_open(self) -> int:
+        return self._going_back or int(_current_autograd_node() is not None)
+
     def _phase(self, func: Any, args: tuple[Any, ...]) -> Phase:
-        if self._going_back or _current_autograd_node() is not None:
+        grad, passes = torch.is_grad_enabled(), self._passes_open()
+        # An optimizer may step in a pass back, by a hook, and go back in its step, by a closure: what began last.
+        if self._stepping and self._stepping[-1] == passes and not self._tracker.depth and not grad:
+            return "optimizer"
+        if passes:
             return "backward"
         if self._tracker.depth:
             return "forward"
-        grad = torch.is_grad_enabled()
-        if self._stepping and not grad:
-            return "optimizer"
         if grad and (self._tracker.place[0] == LOSS or (func is not _READ and _differentiable(args))):
             return "forward"
         return "other"
@@ -325,6 +348,7 @@ class ProgramRecorder(Recorder):
             answer = self._assumed.answer(func, args, kwargs, _current_autograd_node())
         if answer is UNKNOWN and func is _READ and args[0].is_floating_point():
             self._assumed.note(ONE)
+            self._refuse_endless_reads()
             return 1.0
         if answer is UNKNOWN:
             raise TraceFailed(
@@ -332,6 +356,15 @@ class ProgramRecorder(Recorder):
                 "data does not have; run it once on its own data with --real-data, or measure it"
             )
         return answer
+
+    def _refuse_endless_reads(self) -> None:
+        line = python_line()
+        self._reads[line] += 1
+        if self._reads[line] > _MOST_READS + self._parameters:
+            raise TraceFailed(
+                f"{line}: the step reads a number here again and again, which is always 1 in a trace without data: if "
+                "it decides when a loop ends, that never ends; run the step once on its own data with --real-data"
+            )
 
     def _read(self, tensor: torch.Tensor) -> Any:
         return self._taken_as_usual(_READ, (tensor,), {})
@@ -355,7 +388,7 @@ class ProgramRecorder(Recorder):
 
     def register(self, models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Name the storages that are there before the step."""
-        self._registered = {id(parameter) for model in models.values() for parameter in model.parameters()}
+        self._parameters = sum(1 for model in models.values() for _ in model.parameters())
         for root, model in models.items():
             for name, parameter in model.named_parameters(prefix=root):
                 self.storages.id_of(self.shown(parameter), "parameter", original_name(name))
@@ -427,7 +460,7 @@ def named_as_known(rows: Rows, tracker: ProgramTracker) -> Rows:
             rest = "" if rest in ("module", "_fsdp_wrapped_module") else _unwrapped(rest)
         return ".".join(part for part in (prefixes[root], rest) if part)
 
-    named = [replace(row, path=known(row.path)) for row in modules if not _is_wrapper(row, wrapped)]
+    named = [replace(row, path=known(row.path)) for row in modules if row.path not in wrapped]
     if len(ran) > 1:  # what they are parts of: the step as a whole
         types = dict.fromkeys(row.type for row in named if row.path in ran)
         named.insert(0, Module(path="", type=" + ".join(types), calls=1))
@@ -444,7 +477,3 @@ def _unwrapped(path: str) -> str:
     for wrapper in _WRAPPED:
         path = path.removeprefix(wrapper)
     return path
-
-
-def _is_wrapper(row: Module, wrapped: set[str]) -> bool:
-    return row.path in wrapped
