@@ -424,6 +424,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Might its configuration be downloaded?"""
     live: bool = False
     """Was it a live module of Python, which nobody can build by name?"""
+    program: bool = False
+    """Was it code of the caller's own, a step that rooflight did not compose?"""
     gpus: Count = 1
     """GPUs of a node that a prediction is for."""
     nodes: Count = 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import pickle
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,9 @@ import rooflight
 from rooflight import summary
 from rooflight.errors import BadInput, RooflightError, TraceFailed
 from rooflight.ledger import Ledger
+from rooflight.spec import repeat
+from rooflight.trace import program
+from rooflight.trace.program_stage import ProgramStage
 from tests.fixtures.foreign_steps import LIBRARY, PLAIN, changes, fingerprint
 
 X = torch.randn(4, 8)
@@ -122,6 +128,54 @@ def test_an_iterator_cannot_be_taken_back_and_is_named() -> None:
     assert len(list(batches)) == 2
 
 
+def test_a_step_that_gives_its_work_for_later_is_refused() -> None:
+    model = small_net()
+
+    def generator() -> Iterator[Tensor]:
+        yield model(X)
+
+    async def later() -> Tensor:
+        result: Tensor = model(X)
+        return result
+
+    with pytest.raises(BadInput, match=r"gives a generator.*lambda: list\(step\(\)\)"):
+        rooflight.estimate(generator)
+    with pytest.raises(BadInput, match=r"is async.*lambda: asyncio.run\(step\(\)\)"):
+        rooflight.estimate(later)
+    in_full = rooflight.estimate(lambda: asyncio.run(later()))
+    assert rows(rooflight.estimate(lambda: list(generator()))) == rows(in_full) != Counter()
+
+
+def test_a_step_in_which_nothing_runs_is_told() -> None:
+    assert rooflight.estimate(lambda: None).header.notes == ("nothing ran: the step called no operator of torch",)
+
+
+def test_an_estimate_may_be_made_in_a_step() -> None:
+    model, other = small_net(), small_net()
+
+    def step() -> None:
+        rooflight.estimate(lambda: other(X))
+        for parameter in model.parameters():
+            parameter.data = parameter.data * 0.9
+        model(X).mean().backward()
+
+    before = fingerprint(step)
+    ledger = rooflight.estimate(step)
+    assert [op.module for op in ledger.ops if op.name == "aten::addmm"] == ["model.0", "model.2"]
+    assert not changes(before, fingerprint(step))
+    assert "data" not in torch.Tensor.__dict__
+
+
+def test_a_reproduction_is_of_the_step_by_its_name() -> None:
+    model = small_net()
+
+    def model_step(x: Tensor) -> Tensor:
+        result: Tensor = model(x)
+        return result
+
+    assert repeat(rooflight.estimate(model_step, X).header, measured=False) == "rooflight.estimate(model_step, x0)"
+
+
 # --- its rows --------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +252,91 @@ def test_checkpointed_parts_are_done_again(reentrant: bool) -> None:
     ledger = rooflight.estimate(step, X, target="cpu")
     assert any(op.recompute for op in ledger.ops)
     assert products(ledger) == counted(step, X)
+
+
+def test_an_optimizer_that_steps_in_a_pass_back_is_a_part_of_its_own() -> None:
+    model = small_net()
+    optimizers = {one: torch.optim.SGD([one], lr=0.1, momentum=0.9) for one in model.parameters()}
+
+    def update(parameter: Tensor) -> None:
+        optimizers[parameter].step()  # type: ignore[index]
+        optimizers[parameter].zero_grad()  # type: ignore[index]
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    ledger = rooflight.estimate(lambda: model(X).mean().backward(), target="cpu")
+    by_phase = {phase: {op.name for op in ledger.ops if op.phase == phase} for phase in ("backward", "optimizer")}
+    assert by_phase["optimizer"] == {"aten::mul_.Tensor", "aten::add_.Tensor"}
+    assert "aten::mm" in by_phase["backward"]
+
+
+def test_a_pass_back_in_an_optimizers_step_is_backward() -> None:
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def closure() -> Tensor:
+        loss: Tensor = model(X).mean()
+        loss.backward()
+        return loss
+
+    ledger = rooflight.estimate(lambda: optimizer.step(closure), target="cpu")
+    assert {op.phase for op in ledger.ops if op.name == "aten::mm"} == {"backward"}
+    assert {op.name for op in ledger.ops if op.phase == "optimizer"} == {"aten::add_.Tensor"}
+
+
+@pytest.mark.parametrize(("momentum", "runs"), [(0.0, 1), (0.9, 2)])
+def test_only_what_makes_state_is_run_again(momentum: float, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ran = small_net(), [0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    record = ProgramStage.record
+
+    def counted_record(stage: ProgramStage) -> Any:
+        ran[0] += 1
+        return record(stage)
+
+    def step() -> None:
+        model(X).mean().backward()
+        optimizer.step()
+
+    monkeypatch.setattr(ProgramStage, "record", counted_record)
+    ledger = rooflight.estimate(step)
+    assert ran == [runs]
+    assert "aten::clone" not in {op.name for op in ledger.ops if op.phase == "optimizer"}  # which makes the state
+
+
+def test_branches_that_torch_keeps_whole_are_taken_one_way() -> None:
+    model, wanted = small_net(), torch.tensor(True)
+    ledger = rooflight.estimate(lambda: torch.cond(wanted, model, torch.exp, (X,)))
+    assert [op.name for op in ledger.ops if op.module == "2"] == ["aten::t", "aten::addmm"]
+
+
+class Named(torch.Tensor):
+    pass
+
+
+def test_tensors_of_a_class_of_the_programs_own() -> None:
+    model, x = small_net(), X.as_subclass(Named)
+
+    def step() -> None:
+        model(x).mean().backward()
+
+    assert products(rooflight.estimate(step, target="cpu")) == counted(step)
+
+
+def test_a_layer_that_is_replaced_is_no_move() -> None:
+    model = small_net()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step() -> None:
+        model[2] = nn.Linear(16, 3)
+        optimizer.add_param_group({"params": list(model[2].parameters())})
+        model(X).mean().backward()
+        optimizer.step()
+
+    before = fingerprint(step)
+    ledger = rooflight.estimate(step, target="cpu")
+    assert not changes(before, fingerprint(step))
+    assert products(ledger) == counted(step)
 
 
 def test_transforms_of_torch_func() -> None:
@@ -360,6 +499,33 @@ def test_what_decides_still_fails_with_its_line(read: Step) -> None:
     assert type(torch.ones(1).numpy()) is np.ndarray and "numpy" not in torch.Tensor.__dict__
 
 
+def until_it_is_small() -> None:
+    x = nn.functional.linear(X, torch.empty(5000, 8))  # larger than what is followed
+    while x.norm().item() > 1e-3:
+        x = x * 0.5
+
+
+def test_a_loop_that_waits_for_a_number_ends_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_MOST_READS", 20)
+    with pytest.raises(TraceFailed, match=r"trace/test_program.py:\d+: .*again and again.*real_data=True"):
+        rooflight.estimate(until_it_is_small)
+
+
+def test_checks_against_limits_that_are_never_reached_pass() -> None:
+    model, x = small_net(), torch.randn(5000, 8)
+
+    def step() -> None:
+        loss = model(x).mean()
+        assert loss.item() < math.inf
+        assert loss.item() < 1e30
+        assert loss.item() > -1e30
+        if loss.item() == math.inf:
+            raise ValueError("infinite")
+        loss.backward()
+
+    assert "aten::mm" in {op.name for op in rooflight.estimate(step).ops}
+
+
 def test_known_values_decide_shapes() -> None:
     model, known = small_net(), torch.tensor([True, False, True, True])
     (product, _) = [op for op in rooflight.estimate(lambda x: model(x[known]), X).ops if op.name == "aten::addmm"]
@@ -395,6 +561,8 @@ def chosen(x: Tensor) -> Tensor:
         (chosen, r"test_program.py:\d+: the step looks at values of its data here \(aten::_local_scalar_dense\)"),
         (moved_and_updated, "moves a module to another device or type"),
         (lambda x: _MODEL(x.to_sparse()), "a sparse"),
+        (lambda x: pickle.loads(pickle.dumps(_MODEL))(x), r"test_program.py:\d+: the step pickles a tensor"),
+        (lambda x: _MODEL(x).as_subclass(Named), "makes a tensor of a class of its own here"),
     ],
 )
 def test_what_cannot_be_followed_is_said_in_a_line(step: Step, said: str) -> None:
@@ -408,6 +576,9 @@ def test_what_cannot_be_followed_is_said_in_a_line(step: Step, said: str) -> Non
 def test_what_the_step_says_itself_is_not_asked_for() -> None:
     with pytest.raises(BadInput, match="a step of your own says that itself"):
         rooflight.estimate(lambda x: _MODEL(x), X, dtype="bf16")
+    for verb in (rooflight.estimate, rooflight.measure, rooflight.predict):
+        with pytest.raises(BadInput, match="labels: a step of your own says that itself"):
+            verb(lambda x: _MODEL(x), X, labels=X)
 
 
 # --- with libraries --------------------------------------------------------------------------------------------------

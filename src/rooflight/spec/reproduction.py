@@ -15,7 +15,7 @@ from rooflight.spec.step import StepSpec
 def repeat(header: Header, *, measured: bool) -> str:
     """What makes a ledger again: the command, with what else its own asked of a measurement, or for a live module the
     call."""
-    if header.command.startswith(("rooflight.record(", "rooflight run ")) or _of_a_program(header):
+    if header.program or header.command.startswith(("rooflight.record(", "rooflight run ")):
         return header.command
     spec = StepSpec.of(header)
     verb: Verb = "measure" if measured else "estimate"
@@ -50,8 +50,3 @@ def _of_measuring(rest: Sequence[str]) -> Iterator[str]:
             yield word
             if not equals and option not in ("--per-kernel", "--spread"):
                 yield from [next(words, "")]
-
-
-def _of_a_program(header: Header) -> bool:
-    """Is it a step of the caller's own, which he called by its name?"""
-    return header.live and header.command.startswith("rooflight.") and "(model" not in header.command

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 import torch
@@ -19,12 +20,12 @@ import torch.distributed as dist
 from torch import nn
 
 from rooflight._version import __version__
-from rooflight.errors import TraceFailed
+from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
 from rooflight.models.resolve import live_workload
 from rooflight.spec import execution
+from rooflight.trace.code_as_written import code_as_written
 from rooflight.trace.dispatch import dispatch_as
-from rooflight.trace.dynamo import eagerly
 from rooflight.trace.failures import failures_explained
 from rooflight.trace.inputs import tensor_leaves
 from rooflight.trace.interception import as_a_mode, interception_for, nothing_handed_over
@@ -32,11 +33,11 @@ from rooflight.trace.kept_program import KeptProgram
 from rooflight.trace.loader_workers import workers_left_alone
 from rooflight.trace.meta_kernels import CPU_META_KERNELS, META_KERNELS
 from rooflight.trace.options import TensorKind, TraceOptions
-from rooflight.trace.precision import math_modes, tf32_switched
+from rooflight.trace.precision import math_modes
 from rooflight.trace.program import WRAPPERS, ProgramRecorder, ProgramTracker, learns, named_as_known
 from rooflight.trace.reach import Reach
 from rooflight.trace.recorder import Observer
-from rooflight.trace.stage import Recording, room_for_deep_models, staging_lock
+from rooflight.trace.stage import Recording, set_apart
 from rooflight.trace.stand_ins import StandIns
 from rooflight.trace.target import Target, parse_target
 
@@ -101,11 +102,14 @@ class ProgramStage:
             interception=interception_for(states) if runs else as_a_mode,
         )
         recorder.register(self.reach.modules, self.reach.optimizers)
-        with eagerly(), failures_explained(on_data=runs), recorder.watching():
+        as_written = code_as_written(on_data=runs, timed=observer is not None)
+        with as_written, failures_explained(on_data=runs), recorder.watching():
             output = self._run(arguments or self.arguments)
         if recorder.passes_back and not recorder.optimizers and self.reach.optimizers:
             idle = ", ".join(dict.fromkeys(type(one).__name__ for one in self.reach.optimizers))
             self._say(f"{idle} did not step in this call: no optimizer's work and state are in it")
+        if not recorder.ops:
+            self._say("nothing ran: the step called no operator of torch")
         if any(hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) for one in self._modules()):
             self._say("a model is compiled; these are the ops of its eager form, before fusion")
         return program_recording(recorder, tracker, tensor_leaves(output), self.name)
@@ -146,7 +150,9 @@ class ProgramStage:
         self.executions += 1
         args, kwargs = arguments
         with torch.set_grad_enabled(torch.is_grad_enabled()):  # as it is afterwards, whatever the step does
-            return self.step(*args, **kwargs)
+            result = self.step(*args, **kwargs)
+        _refuse_what_runs_later(result)
+        return result
 
     def fresh_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self.arguments
@@ -190,6 +196,22 @@ class ProgramStage:
         return [] if self.repeatable else [f"every run was the program's next step: {taken}{kept}"]
 
 
+def _refuse_what_runs_later(result: Any) -> None:
+    """A function with `yield`, or of `async`, gives something that has run nothing yet."""
+    if isinstance(result, GeneratorType):
+        raise BadInput(
+            "the step gives a generator, which does nothing until it is asked: give a function that goes through it, "
+            "as lambda: list(step())"
+        )
+    if isinstance(result, (CoroutineType, AsyncGeneratorType)):
+        if isinstance(result, CoroutineType):
+            result.close()  # else Python says that nobody has waited for it
+        raise BadInput(
+            "the step is async, and does nothing until it is awaited: give a function that does, as "
+            "lambda: asyncio.run(step())"
+        )
+
+
 def program_recording(
     recorder: ProgramRecorder, tracker: ProgramTracker, results: Sequence[torch.Tensor], name: str
 ) -> ProgramRecording:
@@ -213,6 +235,7 @@ def program_header(
         tf32=options.tf32,
         execution=execution(compile=options.compile, graphs=options.graphs),
         live=True,
+        program=True,
         traced_on=options.on,
         rank=options.rank,
         inputs=recording.inputs,
@@ -278,13 +301,8 @@ def staged_program(
             "or estimate one with the model as it was before"
         )
     with ExitStack() as stage:
-        stage.enter_context(staging_lock)
-        stage.enter_context(nothing_handed_over())
-        anomalies = torch.is_anomaly_enabled()
-        stage.enter_context(torch.autograd.set_detect_anomaly(False))
-        stage.enter_context(room_for_deep_models())
+        otherwise = stage.enter_context(set_apart(options))
         stage.enter_context(workers_left_alone(end=not runs))
-        stage.enter_context(tf32_switched(options.tf32))
         repeatable = not runs or not (reach.once or several)
         lent = KeptProgram(reach, on=options.on) if repeatable else None
         if lent is not None:
@@ -305,8 +323,7 @@ def staged_program(
                 stage.enter_context(_without_collectives(notes))
             if several:
                 notes.append("the work of other processes and what they exchange are no part of this estimate")
-        if anomalies:
-            notes.append("autograd's anomaly detection was off for this step: its checks are no part of it")
+        notes += otherwise
         arguments = (args, dict(kwargs))
         program = ProgramStage(
             step, arguments, options, target, math_modes(target), reach, notes, name,
@@ -424,13 +441,10 @@ def trace_program(
     said = f"rooflight.estimate({', '.join([name or 'step', *(f'x{place}' for place in range(len(args)))])})"
     options = replace(options, on=on, command=options.command or said)
     with staged_program(step, args, kwargs, name, options) as stage:
-        if _lacks_state(stage.reach):
-            stage.record()
+        before = _states(stage.reach)
+        recording = stage.record()
+        if _states(stage.reach) > before:
             recording = stage.record()
-        else:
-            recording = stage.record()
-            if _lacks_state(stage.reach):
-                recording = stage.record()
         return ledger_of(stage, recording)
 
 
@@ -445,5 +459,6 @@ def ledger_of(stage: ProgramStage, recording: Recording) -> Ledger:
     )
 
 
-def _lacks_state(reach: Reach) -> bool:
-    return any(not optimizer.state for optimizer in reach.optimizers)
+def _states(reach: Reach) -> int:
+    """How many parameters have something that an optimizer keeps of them."""
+    return sum(len(optimizer.state) for optimizer in reach.optimizers)

@@ -24,9 +24,8 @@ from rooflight.models.workload import Workload
 from rooflight.trace.autocast import autocast_as_cuda, autocast_on_cpu
 from rooflight.trace.borrowing import KeptAttributes, borrowed
 from rooflight.trace.checkpointing import Checkpoints
-from rooflight.trace.control_flow import control_flow_followed
+from rooflight.trace.code_as_written import code_as_written
 from rooflight.trace.dispatch import dispatch_as
-from rooflight.trace.dynamo import eagerly, scripts_as_written
 from rooflight.trace.failures import failures_explained
 from rooflight.trace.inputs import fresh_caches, given_numbers, is_cache, prepare, tensor_leaves
 from rooflight.trace.interception import Interception, as_a_mode, interception_for, nothing_handed_over
@@ -188,10 +187,8 @@ class Stage:
         with (
             tracker.watch(),
             self.checkpoints.followed(tracker.again),
-            eagerly(),
-            scripts_as_written() if observer is None else nullcontext(),
-            control_flow_followed(),
-            failures_explained(model, on_data=on in ("cpu", "cuda"), known=self.workload.notes),
+            code_as_written(on_data=self.options.runs, timed=observer is not None),
+            failures_explained(model, on_data=self.options.runs, known=self.workload.notes),
         ):
             output = self._step(model, arguments, recorder)
         _file_grown_caches(recorder, arguments)
@@ -295,7 +292,7 @@ def _autocast(options: TraceOptions, target: Target) -> AbstractContextManager[A
     return autocast_as_cuda(options.autocast, on=options.on)
 
 
-staging_lock = threading.RLock()
+_staging_lock = threading.RLock()
 """One trace at a time in a process: it patches torch and borrows the model."""
 
 
@@ -303,39 +300,17 @@ staging_lock = threading.RLock()
 def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
     """Set the stage for a step; model, modes and random state are as they were afterwards."""
     target = parse_target(options.target)
-    choices = TrainingChoices(
-        loss=workload.loss if options.loss is None else options.loss,
-        optimizer=workload.optimizer if options.optimizer is None else options.optimizer,
-        foreach=options.foreach,
-        takes_lists=target.kind == "cuda",
-        fused=options.fused,
-        accumulate=options.accumulate,
-        capturable=options.capturable,
-        on=options.on,
-    )
+    choices = _training_choices(workload, options, target)
+    _refuse_what_does_not_belong(workload, options, choices)
     training = workload.step == "train"
-    if workload.labels is not None and (not training or isinstance(choices.loss, str)):
-        raise BadInput("--labels are for a loss of your own: give it as --loss, with --step=train, or leave them out")
-    if options.checkpoint and not training:
-        raise BadInput("--checkpoint goes with --step=train")
-    images = [tensor for tensor in _input_tensors((workload.args, workload.kwargs)) if tensor.dim() == 4]
-    if options.channels_last and not images:
-        raise BadInput(f"--channels-last is for images: no input of {workload.name} has four dimensions")
     # A generator's state cannot be read while a CUDA graph is captured.
     keep_randomness = options.on in ("cpu", "cuda") and not options.capturable
     checkpoints = Checkpoints(workload.model, options.checkpoint, keep_randomness=keep_randomness)
     with ExitStack() as stage:
-        stage.enter_context(staging_lock)
-        # A caller's modes (another trace around this one, fake tensors) have no part in it, and an inference mode would
-        # hide composite operators and forbid backward.
-        stage.enter_context(nothing_handed_over())
+        otherwise = stage.enter_context(set_apart(options))
+        # An inference mode would hide composite operators and forbid backward.
         stage.enter_context(torch.inference_mode(False))
         stage.enter_context(torch.autocast("cpu", enabled=False))
-        # Anomaly detection looks for NaNs in every gradient, which are no ops of the step, nor known without data.
-        anomalies_looked_for = torch.is_anomaly_enabled()
-        stage.enter_context(torch.autograd.set_detect_anomaly(False))
-        stage.enter_context(room_for_deep_models())
-        stage.enter_context(tf32_switched(options.tf32))
         beside = modules_beside(choices.loss, workload.model) if training else []
         roots = nn.ModuleList([workload.model, *beside])
         callers = list(roots.parameters())
@@ -350,8 +325,7 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         notes: list[str] = []
         if options.on in ("meta", "fake"):
             notes = stage.enter_context(dispatch_as(target, device="meta" if options.on == "meta" else "cpu"))
-        if anomalies_looked_for:
-            notes.append("autograd's anomaly detection was off for this step: its checks are no part of it")
+        notes += otherwise
         twins = dict(zip(map(id, callers), roots.parameters(), strict=True))
         with failures_explained(workload.model, on_data=options.runs):
             optimizer = chosen_optimizer(roots, choices, twins) if training else None
@@ -382,8 +356,44 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         )
 
 
+def _training_choices(workload: Workload, options: TraceOptions, target: Target) -> TrainingChoices:
+    return TrainingChoices(
+        loss=workload.loss if options.loss is None else options.loss,
+        optimizer=workload.optimizer if options.optimizer is None else options.optimizer,
+        foreach=options.foreach,
+        takes_lists=target.kind == "cuda",
+        fused=options.fused,
+        accumulate=options.accumulate,
+        capturable=options.capturable,
+        on=options.on,
+    )
+
+
+def _refuse_what_does_not_belong(workload: Workload, options: TraceOptions, choices: TrainingChoices) -> None:
+    training = workload.step == "train"
+    if workload.labels is not None and (not training or isinstance(choices.loss, str)):
+        raise BadInput("--labels are for a loss of your own: give it as --loss, with --step=train, or leave them out")
+    if options.checkpoint and not training:
+        raise BadInput("--checkpoint goes with --step=train")
+    images = [tensor for tensor in _input_tensors((workload.args, workload.kwargs)) if tensor.dim() == 4]
+    if options.channels_last and not images:
+        raise BadInput(f"--channels-last is for images: no input of {workload.name} has four dimensions")
+
+
 @contextmanager
-def room_for_deep_models() -> Iterator[None]:
+def set_apart(options: TraceOptions) -> Iterator[list[str]]:
+    """A caller's modes (another trace around this one, fake tensors) have no part in the step. Gives notes on what of
+    the caller's is otherwise in it."""
+    with _staging_lock, nothing_handed_over():
+        # Anomaly detection looks for NaNs in every gradient, which are no ops of the step, nor known without data.
+        anomalies_looked_for = torch.is_anomaly_enabled()
+        with torch.autograd.set_detect_anomaly(False), _room_for_deep_models(), tf32_switched(options.tf32):
+            off = "autograd's anomaly detection was off for this step: its checks are no part of it"
+            yield [off] if anomalies_looked_for else []
+
+
+@contextmanager
+def _room_for_deep_models() -> Iterator[None]:
     """Following a call takes frames of its own; a model that runs without a trace must run with one."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(3 * limit)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
@@ -19,7 +16,7 @@ from rooflight.spec import execution
 from rooflight.spec.fields import own_name
 from rooflight.trace.modules import original_name
 from rooflight.trace.optimizers import READS_VALUES
-from rooflight.trace.options import TensorKind, TraceOptions
+from rooflight.trace.options import TraceOptions
 from rooflight.trace.stage import Recording, Stage, staged
 from rooflight.trace.unused_parameters import unused_note
 
@@ -50,7 +47,7 @@ _FUSED_LAYERS = {"aten::_native_multi_head_attention", "aten::_transformer_encod
 
 
 def _trace(workload: Workload, options: TraceOptions) -> Ledger:
-    with _values_unchecked(options.on), staged(workload, options) as stage:
+    with staged(workload, options) as stage:
         recording = stage.record()
         return Ledger(
             format_version=FORMAT_VERSION,
@@ -59,25 +56,6 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
             storages=recording.storages,
             ops=recording.ops,
         )
-
-
-_TRANSFORMERS_SWITCH = "TRANSFORMERS_DISABLE_TORCH_CHECK"
-
-
-@contextmanager
-def _values_unchecked(on: TensorKind) -> Iterator[None]:
-    """transformers counts the image tokens among token numbers, which tensors without data do not have: its own switch
-    leaves such checks out."""
-    before = os.environ.get(_TRANSFORMERS_SWITCH)
-    if on in ("meta", "fake"):
-        os.environ[_TRANSFORMERS_SWITCH] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(_TRANSFORMERS_SWITCH, None)
-        else:
-            os.environ[_TRANSFORMERS_SWITCH] = before
 
 
 def _notes(stage: Stage, recording: Recording) -> tuple[str, ...]:
