@@ -392,6 +392,35 @@ def test_what_other_threads_do_is_not_seen_and_said() -> None:
     assert [op.module for op in ledger.ops if op.name == "aten::addmm"] == ["0", "2"]
 
 
+class Centers(nn.Module):
+    """A loss that learns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centers, self.scale = nn.Parameter(torch.zeros(3, 1)), nn.Linear(1, 1)
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        return (self.scale(features) - self.centers[labels]).square().mean()
+
+
+def test_losses_that_are_modules_have_rows_of_their_own() -> None:
+    model, criterion, centers = small_net(), nn.MSELoss(), Centers()
+    labels = torch.tensor([0, 2, 1, 1])
+
+    def step(x: Tensor) -> None:
+        output = model(x)
+        (criterion(output, torch.zeros(4, 1)) + centers(output, labels)).backward()
+
+    ledger = rooflight.estimate(step, X)
+    assert {"criterion", "centers", "centers.scale", "model.0"} < paths(ledger)
+    of_loss = {op.name: op.module for op in ledger.ops if op.phase == "forward" and not op.module.startswith("model")}
+    assert (of_loss["aten::mse_loss"], of_loss["aten::addmm"]) == ("criterion", "centers.scale")
+    assert (of_loss["aten::index.Tensor"], of_loss["aten::add.Tensor"]) == ("centers", "<loss>")
+    # The whole is called by what learns, as in the headline.
+    assert (ledger.modules[0].type, ledger.header.model) == ("Centers + Sequential", "step (Centers + Sequential)")
+    assert {s.name for s in ledger.storages if s.category == "gradient"} >= {"centers.centers", "centers.scale.weight"}
+
+
 # --- it is left as it was --------------------------------------------------------------------------------------------
 
 

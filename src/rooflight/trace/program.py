@@ -462,7 +462,9 @@ def named_as_known(rows: Rows, tracker: ProgramTracker) -> Rows:
 
     named = [replace(row, path=known(row.path)) for row in modules if row.path not in wrapped]
     if len(ran) > 1:  # what they are parts of: the step as a whole
-        types = dict.fromkeys(row.type for row in named if row.path in ran)
+        roots = [row for row in named if row.path in ran]
+        learning = [row for row in roots if learns(tracker.models[row.path])]  # a criterion is no model
+        types = dict.fromkeys(row.type for row in learning or roots)
         named.insert(0, Module(path="", type=" + ".join(types), calls=1))
     if all(name == known(name) for name in ran) and not wrapped:
         return ops, tuple(named), storages
