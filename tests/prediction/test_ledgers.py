@@ -88,8 +88,12 @@ def test_kernels_of_another_generation_are_said() -> None:
     assert note == "a100-sxm-80: attention ran in the kernels of cuda: those of cuda:80 are others"
 
 
+def group(weights: list[nn.Parameter], lr: float) -> dict[str, Any]:
+    return {"params": weights, "lr": lr}
+
+
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
-    "AdamW": lambda weights: torch.optim.AdamW([{"params": weights[:3]}, {"params": weights[3:], "weight_decay": 0.0}]),
+    "AdamW": lambda weights: torch.optim.AdamW([group(weights[:3], 1e-3), group(weights[3:], 1e-4)]),
     "momentum": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9),
     "RMSprop": torch.optim.RMSprop,
 }

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import worker
 
 from rooflight.trace.interception import nothing_handed_over
+from rooflight.trace.replacements import replaced
 
 _Workers: Any = dataloader._MultiProcessingDataLoaderIter
 _loop = worker._worker_loop
@@ -34,11 +35,14 @@ def workers_left_alone(*, end: bool) -> Iterator[None]:
             begun.append((weakref.ref(iterator), loader))
         return iterator
 
-    worker._worker_loop, _Workers._try_get_data, DataLoader._get_iterator = _alone, receive, make  # type: ignore[method-assign]
     try:
-        yield
+        with (
+            replaced(worker, "_worker_loop", _alone),
+            replaced(_Workers, "_try_get_data", receive),
+            replaced(DataLoader, "_get_iterator", make),
+        ):
+            yield
     finally:
-        worker._worker_loop, _Workers._try_get_data, DataLoader._get_iterator = _loop, received, made  # type: ignore[method-assign]
         for held, loader in begun if end else ():
             if (iterator := held()) is not None:
                 iterator._shutdown_workers()
