@@ -63,6 +63,25 @@ _IDEFICS = {
     "text_config": {"model_type": "llama", "vocab_size": 128_259},
     "vision_config": {"image_size": 364, "patch_size": 14},
 }
+
+
+def _strokes(side: int) -> dict[str, list[list[int]]]:
+    """Convolutions of an intraclass block of PaddleOCR: kernel, stride and padding, tall, wide and square."""
+    half, ratio = side // 2, {7: "longratio", 5: "midratio", 3: "shortratio"}[side]
+    return {
+        f"vertical_long_to_small_conv_{ratio}": [[side, 1], [1, 1], [half, 0]],
+        f"horizontal_small_to_long_conv_{ratio}": [[1, side], [1, 1], [0, half]],
+        f"symmetric_conv_long_{ratio}": [[side, side], [1, 1], [half, half]],
+    }
+
+
+_INTRACLASS = {
+    "intraclass_block_config": {
+        "reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0], **_strokes(7), **_strokes(5), **_strokes(3)
+    },
+    "scale_factor_list": [1, 2, 4, 8],
+    "kernel_list": [3, 2, 2],
+}  # fmt: skip
 _GEMMA_EYE = {"vision_config": {"image_size": 896, "patch_size": 14}}
 _DECODER = {"is_decoder": True, "add_cross_attention": True}
 _HEAD_DIM = {"head_dim": 128}
@@ -73,6 +92,13 @@ COMPLETED: Mapping[str, CompletedDefault] = {
     "blip-2": CompletedDefault("BLIP-2 OPT 2.7B", {"image_token_index": 50265}),
     "chameleon": CompletedDefault("Chameleon 7B", {"vocabulary_map": {"<image>": 8711}}),
     "dbrx": CompletedDefault("DBRX", {"attn_config": {"rope_theta": 500_000.0, "kv_n_heads": 8, "clip_qkv": 8}}),
+    "cohere_compass": CompletedDefault(
+        "no released model",
+        {
+            "text_config": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10_000.0}}},
+            **_seen_as_wide(8192),
+        },
+    ),
     "cosmos3_omni": CompletedDefault("the text's width", _seen_as_wide(4096)),
     "deepseek_ocr2": CompletedDefault("DeepSeek-OCR", {"text_config": _DEEPSEEK_3B}),
     "deepseek_v2": CompletedDefault("DeepSeek-V2", {"num_experts_per_tok": 6}),
@@ -112,6 +138,8 @@ COMPLETED: Mapping[str, CompletedDefault] = {
     "musicgen_melody": CompletedDefault("T5, EnCodec and MusicGen Melody", _music("musicgen_melody_decoder")),
     "nemotron": CompletedDefault("Nemotron-4 15B", {"num_key_value_heads": 8}),
     "perception_lm": CompletedDefault("Perception LM 1B", {"vision_config": _PERCEPTION_ENCODER}),
+    "pp_doclayout_v2": CompletedDefault("no released model", {"class_thresholds": [0.5, 0.5], "class_order": [0, 1]}),
+    "pp_ocrv5_server_det": CompletedDefault("PaddleOCR's PP-OCRv5 server", _INTRACLASS),
     "qwen2_5_vl": CompletedDefault("Qwen2.5-VL 72B", _seen_as_wide(8192)),
     "qwen2_vl": CompletedDefault("Qwen2-VL 72B", {"vision_config": {"hidden_size": 8192}}),
     "qwen3_5": CompletedDefault("the text's width", _seen_as_wide(4096)),
