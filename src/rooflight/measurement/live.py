@@ -40,7 +40,8 @@ from rooflight.trace.inputs import tensor_leaves
 from rooflight.trace.interception import as_a_mode, below_autograd, below_autograd_for_now, interception_for
 from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.precision import math_modes
-from rooflight.trace.program import ProgramRecorder, ProgramTracker
+from rooflight.trace.program import ProgramRecorder
+from rooflight.trace.program_modules import ProgramTracker
 from rooflight.trace.program_stage import ProgramRecording, program_header, program_recording
 from rooflight.trace.reach import Reach
 from rooflight.trace.recorder import Observer

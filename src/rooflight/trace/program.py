@@ -1,4 +1,4 @@
-"""Follows anybody's code while it runs: which module is at work, and in which part of the step.
+"""Follows anybody's code while it runs: every op, and in which part of the step it is.
 
 Nothing of it is rooflight's to arrange, so everything is seen from outside: calls of modules, autograd's engine, and
 the hooks that every optimizer of torch calls. Between those, what follows the call of a model and can be
@@ -10,123 +10,38 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 from torch import nn
 from torch._C import _current_autograd_node
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import TraceFailed
-from rooflight.ledger import LOSS, Arg, Module, Op, Phase, Storage
+from rooflight.ledger import LOSS, Arg, Phase
 from rooflight.models.dtypes import DTYPE_NAMES
 from rooflight.trace.assumed_values import ONE, UNKNOWN, AssumedValues
 from rooflight.trace.handed_out import values_handed_out
 from rooflight.trace.in_place import PARAMETER_NODE, InPlaceCalls, called_by_engine
-from rooflight.trace.modules import ModuleTracker, original_name
+from rooflight.trace.modules import original_name
+from rooflight.trace.program_modules import ProgramTracker, learns
 from rooflight.trace.python_line import python_line
-from rooflight.trace.reach import snake_case
 from rooflight.trace.recorder import Recorder
 from rooflight.trace.replacements import replaced
 from rooflight.trace.stand_ins import StandIns
 
-WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 _DETACH = torch.ops.aten.detach.default
 _DEVICE = torch.ops.prim.device.default
 _READ = torch.ops.aten._local_scalar_dense.default
 _CONSTANT = torch.ops.aten.lift_fresh.default
 _THREADS = "a module was called in another thread: what other threads do is no part of this"
-_WRAPPED = ("module.", "_fsdp_wrapped_module.")
 _MOST_READS = 1_000
 """Of numbers that are not known, by one line, beside one of each parameter, as a step may log."""
-
-
-class ProgramTracker(ModuleTracker):
-    """Several models that nobody declared: by the names the program has for them, or found when they are called."""
-
-    def __init__(
-        self, models: Mapping[str, nn.Module], met: Callable[[str, nn.Module], None] = lambda name, model: None
-    ) -> None:
-        """`met` is told of models that were not known before, when they are called."""
-        super().__init__()
-        self._met = met
-        self.models: dict[str, nn.Module] = {}
-        self.first_call: tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None = None
-        self.autocast: str | None = None
-        """Type of autocast in that call."""
-        self.batches = 0
-        """How often the model of that call was given something new with gradients wanted."""
-        self._last_input: weakref.ref[torch.Tensor] | None = None
-        for name, model in models.items():
-            self._meet(name, model)
-
-    def _meet(self, name: str, model: nn.Module) -> None:
-        self.models[name] = model
-        self._know(model, prefix=name)
-
-    def found(self, module: nn.Module) -> str | None:
-        name, number = snake_case(type(module).__name__), 1
-        while name in self._known:
-            number += 1
-            name = f"{name.rstrip('0123456789')}{number}"
-        self._meet(name, module)
-        self._met(name, module)
-        return name
-
-    def given(self, module: nn.Module, arguments: Any) -> None:
-        """A model is called from outside of any."""
-        if self.first_call is None or module is not self.first_call[0] or not torch.is_grad_enabled():
-            return
-        tensor = next((leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)), None)
-        if tensor is None or self._last_input is None or self._last_input() is not tensor:
-            self.batches += 1
-        self._last_input = None if tensor is None else weakref.ref(tensor)
-
-    @property
-    def depth(self) -> int:
-        """How many calls of modules are open."""
-        return len(self._stack) - 1
-
-    def _is_forward(self) -> bool:
-        return _current_autograd_node() is None
-
-    def rest_is_loss(self) -> None:
-        """A model was called: what comes before backward makes a loss of what it gave."""
-        if self._stack[0][0] != LOSS:
-            self._stack[0] = (LOSS, self._calls[LOSS])
-            self._calls[LOSS] += 1
-            self._mark()
-
-    def rest_is_nothing(self) -> None:
-        if self._stack[0][0] == LOSS:
-            self._stack[0] = ("", 0)
-            self._mark()
-
-    def called(self) -> list[str]:
-        """Names of the models that ran."""
-        ran = {root_of(path, self.models) for path, count in self._calls.items() if count}
-        return [name for name in self.models if name in ran]
-
-    def modules(self) -> tuple[Module, ...]:
-        ran = self.called()
-        return tuple(row for row in super().modules() if root_of(row.path, ran) is not None)
-
-
-def learns(module: nn.Module) -> bool:
-    """Has it parameters? What prepares data and what makes a loss are modules too."""
-    return next(module.parameters(), None) is not None
-
-
-def root_of(path: str, names: Iterable[str]) -> str | None:
-    """Which of the models a path begins with."""
-    return next((name for name in names if path == name or path.startswith(f"{name}.")), None)
 
 
 class ProgramRecorder(Recorder):
@@ -438,44 +353,3 @@ def _differentiable(args: tuple[Any, ...]) -> bool:
         for value in args
         for leaf in (value if isinstance(value, (list, tuple)) else (value,))
     )
-
-
-Rows = tuple[tuple[Op, ...], tuple[Module, ...], tuple[Storage, ...]]
-
-
-def named_as_known(rows: Rows, tracker: ProgramTracker) -> Rows:
-    """Paths as people know them: without the name of the model where there is only one, and without wrappers."""
-    ops, modules, storages = rows
-    ran = tracker.called()
-    prefixes = {name: "" if len(ran) == 1 else name for name in ran}
-    wrapped = {name for name in ran if type(tracker.models[name]).__name__ in WRAPPERS}
-
-    @functools.cache
-    def known(path: str) -> str:
-        root = root_of(path, ran)
-        if root is None:
-            return path
-        rest = path[len(root) + 1 :]
-        if root in wrapped:
-            rest = "" if rest in ("module", "_fsdp_wrapped_module") else _unwrapped(rest)
-        return ".".join(part for part in (prefixes[root], rest) if part)
-
-    named = [replace(row, path=known(row.path)) for row in modules if row.path not in wrapped]
-    if len(ran) > 1:  # what they are parts of: the step as a whole
-        roots = [row for row in named if row.path in ran]
-        learning = [row for row in roots if learns(tracker.models[row.path])]  # a criterion is no model
-        types = dict.fromkeys(row.type for row in learning or roots)
-        named.insert(0, Module(path="", type=" + ".join(types), calls=1))
-    if all(name == known(name) for name in ran) and not wrapped:
-        return ops, tuple(named), storages
-    return (
-        tuple(op if known(op.module) == op.module else replace(op, module=known(op.module)) for op in ops),
-        tuple(named),
-        tuple(row if known(row.name) == row.name else replace(row, name=known(row.name)) for row in storages),
-    )
-
-
-def _unwrapped(path: str) -> str:
-    for wrapper in _WRAPPED:
-        path = path.removeprefix(wrapper)
-    return path

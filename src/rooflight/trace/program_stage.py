@@ -7,8 +7,6 @@ iterator, it talks to other processes): then every run is simply the program's n
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,11 +32,13 @@ from rooflight.trace.loader_workers import workers_left_alone
 from rooflight.trace.meta_kernels import CPU_META_KERNELS, META_KERNELS
 from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.precision import math_modes
-from rooflight.trace.program import WRAPPERS, ProgramRecorder, ProgramTracker, learns, named_as_known
+from rooflight.trace.program import ProgramRecorder
+from rooflight.trace.program_modules import WRAPPERS, ProgramTracker, learns, named_as_known
 from rooflight.trace.reach import Reach
 from rooflight.trace.recorder import Observer
 from rooflight.trace.stage import Recording, set_apart
 from rooflight.trace.stand_ins import StandIns
+from rooflight.trace.surroundings import surroundings_without_data
 from rooflight.trace.target import Target, parse_target
 
 Program = Callable[..., Any]
@@ -313,14 +313,9 @@ def staged_program(
         choose: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None  # noqa: E731
         if not runs:
             notes = stage.enter_context(dispatch_as(target, device=reach.device.type))
-            stage.enter_context(_nothing_written(notes))
-            stage.enter_context(_no_word_of_torchs())
-            stage.enter_context(_taken_for_real())
-            choose = stage.enter_context(_choosing_as(target))
+            choose = stage.enter_context(surroundings_without_data(target, notes))
             for optimizer in reach.optimizers:
                 choose(optimizer)
-            if dist.is_available() and dist.is_initialized():
-                stage.enter_context(_without_collectives(notes))
             if several:
                 notes.append("the work of other processes and what they exchange are no part of this estimate")
         notes += otherwise
@@ -333,73 +328,6 @@ def staged_program(
         yield program
 
 
-@contextmanager
-def _nothing_written(notes: list[str]) -> Iterator[None]:
-    """A checkpoint of tensors without data would take the place of a real one."""
-    original = torch.save
-
-    def save(*args: Any, **kwargs: Any) -> None:
-        note = "what the step saves (torch.save) is not written: there is no data"
-        if note not in notes:
-            notes.append(note)
-
-    torch.save = save
-    try:
-        yield
-    finally:
-        torch.save = original
-
-
-@contextmanager
-def _no_word_of_torchs() -> Iterator[None]:
-    """It logs every failure of an op at length; ours to tell is one line."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
-
-
-@contextmanager
-def _choosing_as(target: Target) -> Iterator[Callable[[torch.optim.Optimizer], None]]:
-    """What leaves the choice to torch takes all tensors at once on a GPU, wherever they are now.
-
-    Torch asks for the types of tensors, too, and does not know ours."""
-    chosen: list[dict[str, Any]] = []
-
-    def choose(optimizer: torch.optim.Optimizer) -> None:
-        for group in optimizer.param_groups:
-            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-                group["foreach"] = target.kind == "cuda"
-                chosen.append(group)
-
-    clipping: Any = sys.modules["torch.nn.utils.clip_grad"]
-    original = clipping._has_foreach_support
-    clipping._has_foreach_support = lambda tensors, device: True
-    try:
-        yield choose
-    finally:
-        clipping._has_foreach_support = original
-        for group in chosen:
-            group["foreach"] = None
-
-
-@contextmanager
-def _taken_for_real() -> Iterator[None]:
-    """Hugging Face's models build masks in full for tensors of a trace, which a step that runs does without."""
-    utils: Any = sys.modules.get("transformers.utils.import_utils")
-    original = getattr(utils, "is_fake_tensor", None)
-    if original is None:
-        yield
-        return
-    utils.is_fake_tensor = lambda x: False
-    try:
-        yield
-    finally:
-        utils.is_fake_tensor = original
-
-
 def _sharded(reach: Reach) -> str | None:
     """The name of a model that FSDP has taken over."""
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
@@ -407,28 +335,6 @@ def _sharded(reach: Reach) -> str | None:
     kinds = (FSDPModule, FullyShardedDataParallel)
     found = (name for name, model in reach.modules.items() if any(isinstance(one, kinds) for one in model.modules()))
     return next(found, None)
-
-
-@contextmanager
-def _without_collectives(notes: list[str]) -> Iterator[None]:
-    """A model that is replicated over processes runs as the one replica that it is here."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    original = DistributedDataParallel.forward
-
-    def forward(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
-        note = (
-            "a DDP model is followed as its one replica: its buckets, and what processes exchange, are no part of this"
-        )
-        if note not in notes:
-            notes.append(note)
-        return self.module(*args, **kwargs)
-
-    DistributedDataParallel.forward = forward  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        DistributedDataParallel.forward = original  # type: ignore[method-assign]
 
 
 def trace_program(
