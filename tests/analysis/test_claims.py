@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -896,6 +896,8 @@ def test_devices() -> None:
 
 # The command.
 
+Run = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -904,27 +906,21 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rooflight.commands.main", *map(str, arguments)], capture_output=True, text=True
-    )
-
-
-def test_the_command_grades(saved: Path, tmp_path: Path) -> None:
-    done = run("compare", saved, "--claims", CLAIMS / "mnist.csv")
-    assert done.returncode == 1
-    assert " ".join(done.stdout.split()).startswith(
+def test_the_command_grades(run: Run, saved: Path, tmp_path: Path) -> None:
+    code, out, _ = run("compare", saved, "--claims", CLAIMS / "mnist.csv")
+    assert code == 1
+    assert " ".join(out.split()).startswith(
         "10 of 14 right (3 of them under another convention), 3 wrong, 1 cannot be checked, 1 mistake over several rows"
     )
-    assert "2 × 64 × 64 × 24 × 24 × 32 × 3 × 3" in " ".join(done.stdout.split())
+    assert "2 × 64 × 64 × 24 × 24 × 32 × 3 × 3" in " ".join(out.split())
     right = tmp_path / "right.csv"
     right.write_text("layer,quantity,value\nconv2,flops,1.36e9\n")
-    assert run("compare", saved, "--claims", right).returncode == 0
+    assert run("compare", saved, "--claims", right)[0] == 0
     bad = tmp_path / "bad.csv"
     bad.write_text("layer,quantity\nconv2,flops\n")
-    refused_ = run("compare", saved, "--claims", bad)
-    assert refused_.returncode == 2
-    assert refused_.stderr.count("\n") == 1 and "no column 'value'" in refused_.stderr
+    code, _, err = run("compare", saved, "--claims", bad)
+    assert code == 2
+    assert err.count("\n") == 1 and "no column 'value'" in err
 
 
 def test_exit_codes(saved: Path, tmp_path: Path) -> None:
@@ -961,16 +957,16 @@ def test_one_number_as_flops_and_as_macs_is_a_contradiction() -> None:
     assert not judged(book("mnist-cnn", 64), flops, {**macs, "batch": 32}).has("macs-equal-flops")
 
 
-def test_the_command_without_a_second_ledger_says_what_to_do(saved: Path) -> None:
-    done = run("compare", saved)
-    assert done.returncode == 2
+def test_the_command_without_a_second_ledger_says_what_to_do(run: Run, saved: Path) -> None:
+    code, _, err = run("compare", saved)
+    assert code == 2
     assert (
-        done.stderr
+        err
         == f"rooflight: compare {saved} with what? It is an estimate: give a second ledger, a device with --on, or a "
         "table of claims with --claims\n"
     )
-    three = run("compare", saved, saved, saved)
-    assert three.returncode == 2 and "two are put side by side, and these are 3" in three.stderr
+    code, _, err = run("compare", saved, saved, saved)
+    assert code == 2 and "two are put side by side, and these are 3" in err
 
 
 def test_forms(saved: Path, tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,16 +24,28 @@ FP32 = FOLDER / "mnist_conv2_64_fp32.csv.gz"
 TRACE = FOLDER.parent / "timeline" / "resnet18_plain.json.gz"
 
 
-def rooflight(*arguments: str | Path, code: int = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "rooflight", *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False,
-        env={**os.environ, "COLUMNS": "150"},
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    return done
+@dataclass
+class Said:
+    stdout: str
+    stderr: str
 
 
-def test_text() -> None:
+@pytest.fixture
+def rooflight(run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+    """Run `rooflight ARGUMENTS` in this process, in a folder."""
+
+    def rooflight(*arguments: str | Path, code: int = 0, cwd: Path | None = None) -> Said:
+        with monkeypatch.context() as there:
+            if cwd is not None:
+                there.chdir(cwd)
+            found, out, err = run(*arguments, columns=150)
+        assert found == code, err
+        return Said(out, err)
+
+    return rooflight
+
+
+def test_text(rooflight) -> None:
     printed = rooflight("import", TF32).stdout
     assert "mnist_conv2_64_tf32 · ncu CSV, raw page · 4 kernels · NVIDIA H200 (capability 9.0)" in printed
     assert "1,358,954,496" in printed
@@ -44,7 +57,7 @@ def test_text() -> None:
     assert "note: " in printed
 
 
-def test_json() -> None:
+def test_json(rooflight) -> None:
     found = json.loads(rooflight("import", TF32, "--json").stdout)
     assert list(found) == ["header", "totals", "origins", "kernels"]
     totals = found["totals"]
@@ -64,7 +77,7 @@ def test_json() -> None:
     assert set(kernel["quantities"]) <= set(found["origins"])
 
 
-def test_csv_and_markdown(tmp_path: Path) -> None:
+def test_csv_and_markdown(rooflight, tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(rooflight("import", TF32, "--csv", "--by", "launch").stdout)))
     assert [row["tensor_flops"] for row in rows] == ["0", "0", "1358954496", "0", "1358954496"]
     assert rows[2]["kernel"].startswith("sm80_xmma_fprop_implicit_gemm")
@@ -74,7 +87,7 @@ def test_csv_and_markdown(tmp_path: Path) -> None:
     assert "| total | 4 |" in (tmp_path / "table.md").read_text()
 
 
-def test_the_ledger_is_saved_and_comes_back(tmp_path: Path) -> None:
+def test_the_ledger_is_saved_and_comes_back(rooflight, tmp_path: Path) -> None:
     rooflight("import", TF32, "-o", "run.json.gz", cwd=tmp_path)
     saved = load(tmp_path / "run.json.gz")
     assert saved.kernels == read(TF32).kernels
@@ -83,7 +96,7 @@ def test_the_ledger_is_saved_and_comes_back(tmp_path: Path) -> None:
     rooflight("import", TF32, "-o", "run.json.gz", "--force", "--json", cwd=tmp_path)
 
 
-def test_a_cut_log_exits_with_2_and_one_line(tmp_path: Path) -> None:
+def test_a_cut_log_exits_with_2_and_one_line(rooflight, tmp_path: Path) -> None:
     (tmp_path / "cut.csv").write_text(real("resnet50_b16_tf32")[:9000])
     done = rooflight("import", "cut.csv", code=2, cwd=tmp_path)
     assert done.stdout == ""
@@ -96,7 +109,7 @@ def test_a_cut_log_exits_with_2_and_one_line(tmp_path: Path) -> None:
     (["--json", "--csv"], "choose one of"), (["--top", "0"], "--top"), (["-o", "ledger.txt"], "must end in"),
     (["--by", "layer"], "'layer' is not one of"),
 ])  # fmt: skip
-def test_options_that_do_not_go(arguments: list[str], said: str) -> None:
+def test_options_that_do_not_go(rooflight, arguments: list[str], said: str) -> None:
     done = rooflight("import", TF32, *arguments, code=2)
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and said in done.stderr
 

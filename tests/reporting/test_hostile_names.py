@@ -7,8 +7,7 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,8 +109,11 @@ def test_notebooks_and_traces(hostile: Ledger, report: Document) -> None:
     assert json.loads(to_perfetto(hostile))
 
 
-def test_an_error_line_is_one_line(tmp_path: Path) -> None:
+def test_an_error_line_is_one_line(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Of a file's name, of what is in it, and of an option."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a\x1b[31m\u2028b.json").write_text("{}")
     save(load("recorded:h200/mnist-cnn-train-tf32"), tmp_path / "good.json")
     for arguments in (
@@ -122,8 +124,6 @@ def test_an_error_line_is_one_line(tmp_path: Path) -> None:
         ["estimate", NAME],
         [NAME],
     ):
-        line = [sys.executable, "-m", "rooflight", *arguments]
-        done = subprocess.run(line, capture_output=True, cwd=tmp_path, check=False)
-        said = done.stderr.decode()
-        assert done.returncode == 2 and said.startswith("rooflight: "), said
+        code, _, said = run(*arguments)
+        assert code == 2 and said.startswith("rooflight: "), said
         assert said.count("\n") == 1 and not set(said) & OBEYED, said

@@ -574,44 +574,40 @@ def test_json_in_a_page_is_what_it_was(text):
     assert json.loads(made) == {text: [text]}
 
 
-def command(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "rooflight", *arguments], capture_output=True, text=True, cwd=cwd, check=False
-    )
-
-
-def test_the_command_line_end_to_end(tmp_path):
+def test_the_command_line_end_to_end(run, monkeypatch, tmp_path):
     save(rooflight.estimate("mnist-cnn", batch=64), tmp_path / "a.json.gz")
-    done = command("report", "a.json.gz", "-o", "r.html", "--on", "h200", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "wrote r.html\n")
+    monkeypatch.chdir(tmp_path)
+    assert run("report", "a.json.gz", "-o", "r.html", "--on", "h200") == (0, "", "wrote r.html\n")
     assert (tmp_path / "r.html").stat().st_size < 3e6
-    again = command("report", "a.json.gz", "-o", "r.html", cwd=tmp_path)
+    # In a process of its own, as people start it.
+    line = [sys.executable, "-m", "rooflight", "report", "a.json.gz", "-o", "r.html"]
+    again = subprocess.run(line, capture_output=True, text=True, check=False)
     assert again.returncode == 2
     assert "--force" in again.stderr
-    picture = command("report", "a.json.gz", "-o", "roofline.svg", "--chart", "roofline", cwd=tmp_path)
-    assert picture.returncode == 0, picture.stderr
+    code, _, err = run("report", "a.json.gz", "-o", "roofline.svg", "--chart", "roofline")
+    assert code == 0, err
     assert (tmp_path / "roofline.svg").read_text().startswith("<svg")
 
 
-def test_the_terminal_shows_the_table_and_the_roofline():
-    done = command("report", MNIST, "--depth", "1")
-    assert done.returncode == 0, done.stderr
-    assert "conv2" in done.stdout
-    assert "FLOP/B" in done.stdout
-    assert "tf32" in done.stdout
+def test_the_terminal_shows_the_table_and_the_roofline(run):
+    code, out, err = run("report", MNIST, "--depth", "1")
+    assert code == 0, err
+    assert "conv2" in out
+    assert "FLOP/B" in out
+    assert "tf32" in out
 
 
 @pytest.mark.parametrize("option", [("--section", "layers"), ("--chart", "roofline"), ("--dark",)])
-def test_the_terminal_refuses_what_is_of_a_file(option):
-    done = command("report", MNIST, *option)
-    assert done.returncode == 2
-    assert "are of a file: name one" in done.stderr
+def test_the_terminal_refuses_what_is_of_a_file(run, option):
+    code, _, err = run("report", MNIST, *option)
+    assert code == 2
+    assert "are of a file: name one" in err
 
 
-def test_a_study_refuses_what_is_of_a_ledger():
-    done = command("report", str(STUDY), "--depth", "2")
-    assert done.returncode == 2
-    assert "--by, --depth and --explain are of a ledger" in done.stderr
+def test_a_study_refuses_what_is_of_a_ledger(run):
+    code, _, err = run("report", str(STUDY), "--depth", "2")
+    assert code == 2
+    assert "--by, --depth and --explain are of a ledger" in err
 
 
 def test_a_page_needs_no_folder_for_what_it_keeps(monkeypatch, tmp_path):
