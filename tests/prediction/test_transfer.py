@@ -230,3 +230,15 @@ def test_a_gpu_of_a_few_numbers_is_less_sure() -> None:
     described = predict("resnet18", on="memory=12GB,bandwidth=504GB/s,fp32=29.1T", batch=32, advice=False)[0]
     told = described.time_interval_s
     assert told.high / told.low > 1.2 * known_one.high / known_one.low
+
+
+def test_what_comes_along_is_read_once_however_many_devices_are_asked_for(monkeypatch, tmp_path) -> None:
+    """And wherever the user's own calibrations would lie: a model remembers what it has found."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "one"))
+    calibration, model = shipped("h200"), predictor(find("h200")).model
+    for device in known():
+        shipped(device.name)
+        shipped(published_name(device.name))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "other"))
+    assert shipped("h200") is calibration
+    assert predictor(find("h200")).model is model

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -93,7 +93,7 @@ def _fault_of(calibration: Calibration) -> str | None:
     for points in calibration.points:
         names = FAMILIES.get(points.family)
         lengths = () if names is None else (len(names), len(names) + (len(OUTPUT) if convolves(points.family) else 0))
-        if not all(_is_point(row, lengths) for row in points.rows):
+        if not _are_points(points.rows, lengths):
             return f"its {points.family!r} points do not fit this rooflight"
     fault = fault_of(calibration.workspaces)
     if fault is not None:
@@ -106,8 +106,14 @@ def _fault_of(calibration: Calibration) -> str | None:
     return None
 
 
-def _is_point(row: Sequence[int], lengths: Sequence[int]) -> bool:
-    return len(row) - 3 in lengths and min(row) >= 0 and max(row) < MOST and bool(row[-3] and row[-2])
+def _are_points(rows: Sequence[Sequence[int]], lengths: Sequence[int]) -> bool:
+    """All rows of a family: there may be a hundred thousand, each looked at whenever they are read."""
+    return (
+        {len(row) - 3 for row in rows}.issubset(lengths)
+        and min(map(min, rows), default=0) >= 0
+        and max(map(max, rows), default=0) < MOST
+        and all(row[-3] and row[-2] for row in rows)
+    )
 
 
 _FORMAT = TableFormat(
@@ -141,7 +147,7 @@ def published_name(device: str) -> str:
     return f"{device}-published"
 
 
-@lru_cache(maxsize=64)
+@cache
 def shipped(device: str) -> Calibration | None:
     """The calibration that comes with rooflight for a device of the database: read once, it does not change."""
     return _FORMAT.shipped(device, f"the shipped calibration of {device}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -25,9 +25,9 @@ from rooflight.hardware.calibration import (
     COMES_ALONG,
     Calibration,
     TimedPoints,
-    calibration_for,
     own_path,
     published_name,
+    read,
     shipped,
 )
 from rooflight.hardware.described import ASSUMED
@@ -312,15 +312,21 @@ def check_precision(step_precision: str, devices: Sequence[Device], *, option: s
 def _model(device: str) -> tuple[CalibratedModel, str] | None:
     """By the calibration that there is now: `rooflight calibrate` may have made another since it was last asked for."""
     path = own_path(device)
-    return _model_from(device, path, path.stat().st_mtime_ns if path.is_file() else None)
+    own = _own_model(device, path, path.stat().st_mtime_ns) if path.is_file() else None
+    return _shipped_model(device) if own is None else own
 
 
 @lru_cache(maxsize=8)
-def _model_from(device: str, path: Path, written_ns: int | None) -> tuple[CalibratedModel, str] | None:
-    own, full = calibration_for(device), shipped(device)
-    if own is not None and own[0].partial:
-        own = None if full is None else (full, COMES_ALONG)
-    return None if own is None else (CalibratedModel(own[0], speed_of(find(device))), own[1])
+def _own_model(device: str, path: Path, written_ns: int) -> tuple[CalibratedModel, str] | None:
+    """`None`: it holds only some works."""
+    calibration = read(path)
+    return None if calibration.partial else (CalibratedModel(calibration, speed_of(find(device))), str(path))
+
+
+@cache
+def _shipped_model(device: str) -> tuple[CalibratedModel, str] | None:
+    calibration = shipped(device)
+    return None if calibration is None else (CalibratedModel(calibration, speed_of(find(device))), COMES_ALONG)
 
 
 def _published_names(device: Device) -> tuple[str, ...]:
