@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import pickle
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -375,21 +374,6 @@ def test_time_and_memory_are_predicted_as_those_of_the_step_that_rooflight_compo
     assert own.gpu_busy_s == pytest.approx(composed.gpu_busy_s, rel=0.01)
     assert own.memory is not None and composed.memory is not None
     assert own.memory.peak_allocated_bytes == pytest.approx(composed.memory.peak_allocated_bytes, rel=1e-3)
-
-
-def test_what_other_threads_do_is_not_seen_and_said() -> None:
-    model = small_net()
-
-    def step(x: Tensor) -> Tensor:
-        beside = threading.Thread(target=lambda: model(x))
-        beside.start()
-        beside.join()
-        result: Tensor = model(x)
-        return result
-
-    ledger = rooflight.estimate(step, X)
-    assert any("in another thread" in note for note in ledger.header.notes)
-    assert [op.module for op in ledger.ops if op.name == "aten::addmm"] == ["0", "2"]
 
 
 class Centers(nn.Module):

@@ -59,7 +59,7 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
     restoring: list[Restoring] = [
         ("an attribute", attributes.put_back),
         ("a value", values_back),
-        *(("whether a tensor wants a gradient", partial(_want, *one)) for one in wanted),
+        *(("whether a tensor wants a gradient", partial(want_gradient, *one)) for one in wanted),
         *(("a gradient", partial(setattr, parameter, "grad", grad)) for parameter, grad in gradients),
         ("a random state", randomness.put_back),
     ]
@@ -77,7 +77,7 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
         put_back_all(restoring)
 
 
-def _want(tensor: torch.Tensor, requires_grad: bool) -> None:
+def want_gradient(tensor: torch.Tensor, requires_grad: bool) -> None:
     if tensor.requires_grad != requires_grad:
         tensor.requires_grad_(requires_grad)
 

@@ -31,9 +31,19 @@ _ABOVE_MODES = (_KEYS | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)).hi
 _handler: Handler | None = None  # one for all threads: backward runs on threads of its own
 
 
-@contextmanager
-def below_autograd(handler: Handler) -> Iterator[None]:
+def below_autograd(handler: Handler) -> AbstractContextManager[None]:
     """Hand over the calls of this thread, and of autograd's threads while they work for it."""
+    return _by_the_key(handler, _key_forced)
+
+
+def below_autograd_for_now(handler: Handler) -> AbstractContextManager[None]:
+    """The same for code that opens and closes contexts of its own across the beginning or the end of this one: only the
+    one key is switched, and all that others have set stays."""
+    return _by_the_key(handler, _key_switched)
+
+
+@contextmanager
+def _by_the_key(handler: Handler, key_on: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     global _handler
     if not _available() or (_ABOVE_MODES and _len_torch_dispatch_stack()):
         with as_a_mode(handler):
@@ -41,43 +51,36 @@ def below_autograd(handler: Handler) -> Iterator[None]:
         return
     before, _handler = _handler, handler
     try:
-        # Also where somebody around this has switched it off for himself.
-        include = torch._C._dispatch_tls_local_include_set() | _KEYS
-        exclude = torch._C._dispatch_tls_local_exclude_set() - _KEYS
-        with (
-            _subclasses_are_made_unseen(),
-            _fake_tensors_are_left_alone(),
-            torch._C._ForceDispatchKeyGuard(include, exclude),
-        ):
+        with _subclasses_are_made_unseen(), _fake_tensors_are_left_alone(), key_on():
             yield
     finally:
         _handler = before
 
 
 @contextmanager
-def below_autograd_for_now(handler: Handler) -> Iterator[None]:
-    """The same for code that opens and closes contexts of its own across the beginning or the end of this one: only the
-    one key is switched, and all that others have set stays."""
-    global _handler
-    if not _available() or (_ABOVE_MODES and _len_torch_dispatch_stack()):
-        with as_a_mode(handler):
-            yield
-        return
-    before, _handler = _handler, handler
+def _key_forced() -> Iterator[None]:
+    # Also where somebody around this has switched it off for himself.
+    include = torch._C._dispatch_tls_local_include_set() | _KEYS
+    exclude = torch._C._dispatch_tls_local_exclude_set() - _KEYS
+    with torch._C._ForceDispatchKeyGuard(include, exclude):
+        yield
+
+
+@contextmanager
+def _key_switched() -> Iterator[None]:
     include, exclude = (
         torch._C._dispatch_tls_set_dispatch_key_included,
         torch._C._dispatch_tls_set_dispatch_key_excluded,
     )
+    was_included = torch._C._dispatch_tls_is_dispatch_key_included(_KEY)
     was_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
+    exclude(_KEY, False)
+    include(_KEY, True)
     try:
-        with _subclasses_are_made_unseen(), _fake_tensors_are_left_alone():
-            exclude(_KEY, False)
-            include(_KEY, True)
-            yield
+        yield
     finally:
-        include(_KEY, False)
+        include(_KEY, was_included)
         exclude(_KEY, was_excluded)
-        _handler = before
 
 
 def interception_for(tensors: Iterable[torch.Tensor]) -> Interception:

@@ -11,10 +11,10 @@ import functools
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -28,11 +28,13 @@ from rooflight.models.dtypes import DTYPE_NAMES
 from rooflight.trace.assumed_values import ONE, UNKNOWN, AssumedValues
 from rooflight.trace.handed_out import values_handed_out
 from rooflight.trace.in_place import PARAMETER_NODE, InPlaceCalls, called_by_engine
+from rooflight.trace.interception import as_a_mode
 from rooflight.trace.modules import original_name
 from rooflight.trace.program_modules import ProgramTracker, learns
 from rooflight.trace.python_line import python_line
 from rooflight.trace.recorder import Recorder
 from rooflight.trace.replacements import replaced
+from rooflight.trace.shape_cache import tensors_of
 from rooflight.trace.stand_ins import StandIns
 
 _DETACH = torch.ops.aten.detach.default
@@ -40,6 +42,10 @@ _DEVICE = torch.ops.prim.device.default
 _READ = torch.ops.aten._local_scalar_dense.default
 _CONSTANT = torch.ops.aten.lift_fresh.default
 _THREADS = "a module was called in another thread: what other threads do is no part of this"
+_NO_THREADS = (
+    "the step works with its tensors in another thread, which cannot be followed without data: run it once on its own "
+    "data with real_data=True, or measure it"
+)
 _MOST_READS = 1_000
 """Of numbers that are not known, by one line, beside one of each parameter, as a step may log."""
 
@@ -72,6 +78,8 @@ class ProgramRecorder(Recorder):
         """The last results, and who asked for them."""
         self._going_back = 0
         self._thread = threading.get_ident()
+        self._refused: TraceFailed | None = None
+        """What another thread was stopped for."""
         self._said: dict[str, None] = {}
         """Notes on what was seen."""
         self._moved: dict[int, nn.Parameter] = {}
@@ -98,6 +106,7 @@ class ProgramRecorder(Recorder):
             stack.enter_context(self._calls_of_models())
             if self._stand_ins is not None:
                 stack.enter_context(self._stand_ins.data_followed())
+                stack.enter_context(self._threads_kept_off())
                 stack.enter_context(values_handed_out(self._stand_ins._value, self._read))
                 stack.enter_context(replaced(nn.Module, "_apply", self._noting_moves(nn.Module._apply)))
             stack.enter_context(self)
@@ -181,6 +190,8 @@ class ProgramRecorder(Recorder):
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread and _current_autograd_node() is None:
+                if self._stand_ins is not None:
+                    self._refuse_threads()
                 self._said.setdefault(_THREADS)
                 return module._wrapped_call_impl(*args, **kwargs)
             outside = not tracker.depth and not self._going_back
@@ -202,6 +213,39 @@ class ProgramRecorder(Recorder):
 
     def _passes_open(self) -> int:
         return self._going_back or int(_current_autograd_node() is not None)
+
+    @contextmanager
+    def _threads_kept_off(self) -> Iterator[None]:
+        """A thread that the step starts sees real tensors: what it did to them would stay."""
+        start, stand_ins = threading.Thread.start, self._stand_ins
+        assert stand_ins is not None
+
+        def checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if any(stand_ins.knows(one) or id(one) in self._reached for one in tensors_of(args, kwargs)):
+                self._refuse_threads()
+            return func(*args, **kwargs)
+
+        def start_kept_off(thread: threading.Thread) -> None:
+            run = thread.run
+
+            def run_kept_off() -> None:
+                with suppress(TraceFailed), as_a_mode(checked):  # it is told where the step ends
+                    run()
+
+            thread.run = run_kept_off  # type: ignore[method-assign]
+            start(thread)
+
+        threading.Thread.start = start_kept_off  # type: ignore[assignment, method-assign]
+        try:
+            yield
+            if self._refused is not None:
+                raise self._refused
+        finally:
+            threading.Thread.start = start  # type: ignore[method-assign]
+
+    def _refuse_threads(self) -> NoReturn:
+        self._refused = TraceFailed(_NO_THREADS)
+        raise self._refused
 
     def _phase(self, func: Any, args: tuple[Any, ...]) -> Phase:
         grad, passes = torch.is_grad_enabled(), self._passes_open()
@@ -301,8 +345,14 @@ class ProgramRecorder(Recorder):
             tensor = torch._C._functorch.get_unwrapped(tensor)
         return tensor if self._stand_ins is None else self._stand_ins.twin(tensor)
 
-    def register(self, models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def register(
+        self,
+        models: Mapping[str, nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        others: Iterable[torch.Tensor] = (),
+    ) -> None:
         """Name the storages that are there before the step."""
+        self._reached = set(map(id, others))
         self._parameters = sum(1 for model in models.values() for _ in model.parameters())
         for root, model in models.items():
             for name, parameter in model.named_parameters(prefix=root):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -101,7 +102,7 @@ class ProgramStage:
             observer=observer,
             interception=interception_for(states) if runs else as_a_mode,
         )
-        recorder.register(self.reach.modules, self.reach.optimizers)
+        recorder.register(self.reach.modules, self.reach.optimizers, self.reach.tensors)
         as_written = code_as_written(on_data=runs, timed=observer is not None)
         with as_written, failures_explained(on_data=runs), recorder.watching():
             output = self._run(arguments or self.arguments)
@@ -180,6 +181,10 @@ class ProgramStage:
     def put_back(self) -> None:
         if self._kept is not None:
             self._kept.put_back(everything=self.writes_unseen)
+
+    def leftovers(self) -> str | None:
+        """When everything is put back: what of this trace the program still holds."""
+        return None if self._stand_ins is None else self._stand_ins.leftovers()
 
     def header(self, recording: Recording) -> Header:
         notes = [*self.notes, *recording.notes, *self.steps_taken]
@@ -318,6 +323,10 @@ def staged_program(
                 choose(optimizer)
             if several:
                 notes.append("the work of other processes and what they exchange are no part of this estimate")
+        if reach.ended_early:
+            notes.append(
+                "the step reaches more objects than are looked at: what it changes in the others is not put back"
+            )
         notes += otherwise
         arguments = (args, dict(kwargs))
         program = ProgramStage(
@@ -351,7 +360,14 @@ def trace_program(
         recording = stage.record()
         if _states(stage.reach) > before:
             recording = stage.record()
-        return ledger_of(stage, recording)
+        ledger = ledger_of(stage, recording)
+    del recording
+    left = stage.leftovers()
+    if left is None:
+        return ledger
+    return msgspec.structs.replace(
+        ledger, header=msgspec.structs.replace(ledger.header, notes=(left, *ledger.header.notes))
+    )
 
 
 def ledger_of(stage: ProgramStage, recording: Recording) -> Ledger:

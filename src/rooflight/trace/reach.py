@@ -26,6 +26,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from rooflight.trace.containers import contents
+
 
 class _Absent:
     """Nothing has the name yet."""
@@ -162,7 +164,7 @@ class Reach:
             self.holders.append(value.__dict__)
         elif isinstance(value, (torch.Generator, random.Random)) or _is_of_numpy(value, "Generator", "RandomState"):
             self.generators.append(value)
-        elif isinstance(value, (*_CONTAINERS, tuple)):
+        elif issubclass(type(value), (*_CONTAINERS, tuple)):  # a mock calls itself whatever it stands for
             self._members(name, value)
         elif isinstance(value, functools.partial):
             self._left.extend(((name, value.func), ("", value.args), ("", value.keywords)))
@@ -218,13 +220,17 @@ class Reach:
                 self._left.append((key, plain))
 
     def _members(self, name: str, value: Any) -> None:
-        if not isinstance(value, tuple):
-            self.holders.append(value)
-        if isinstance(value, dict):
-            self._left.extend((key if isinstance(key, str) else name, held) for key, held in dict.items(value))
+        """Past the methods of a subclass, which may do anything."""
+        if isinstance(value, tuple):
+            held = tuple(tuple.__iter__(value))
         else:
-            several = len(value) > 1
-            self._left.extend((f"{name}.{place}" if several else name, held) for place, held in enumerate(value))
+            self.holders.append(value)
+            held = contents(value)
+        if isinstance(value, dict):
+            self._left.extend((key if isinstance(key, str) else name, member) for key, member in held)
+        else:
+            several = len(held) > 1
+            self._left.extend((f"{name}.{place}" if several else name, member) for place, member in enumerate(held))
 
     def _function(self, function: types.FunctionType) -> None:
         """A library's own functions are left alone: their names reach everything the library has."""

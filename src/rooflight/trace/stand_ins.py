@@ -25,6 +25,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from rooflight.errors import TraceFailed
 from rooflight.trace.assumed_values import UNKNOWN
+from rooflight.trace.leftovers import Leftovers
 from rooflight.trace.python_line import python_line
 from rooflight.trace.replacements import replaced
 from rooflight.trace.shape_cache import FakeShapeCache, tensors_of
@@ -61,6 +62,7 @@ class StandIns:
         """`kernels` run in the place of an operator's own shape function."""
         self.mode = _FakeMode(allow_non_fake_inputs=True)
         self._shapes = FakeShapeCache(self.mode, kernels)
+        self._leftovers = Leftovers(self.mode)
         self._twins: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._elsewhere: WeakIdKeyDictionary = WeakIdKeyDictionary()
         """Real tensors whose `data` the program has set, and what they hold now."""
@@ -80,6 +82,10 @@ class StandIns:
         if isinstance(value, list):
             return list(map(self.exchanged, value))
         return {key: self.exchanged(held) for key, held in value.items()} if isinstance(value, dict) else value
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Is it part of the trace?"""
+        return isinstance(tensor, FakeTensor) or tensor in self._twins
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, FakeTensor):
@@ -120,6 +126,12 @@ class StandIns:
         fake = self._fake(form, device)
         setattr(fake, _VALUE, value)
         return fake
+
+    def leftovers(self) -> str | None:
+        """When the trace is over: what the program still holds of it."""
+        for held in (self._twins, self._elsewhere, self._storages, self._copies, self._changed):
+            held.clear()
+        return self._leftovers.note()
 
     # What is no op.
 
