@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 
 import pytest
@@ -155,6 +157,86 @@ def test_a_ledger_is_there_only_when_the_code_is_over():
         _ = recording.ledger
     with recording, pytest.raises(BadInput, match="nothing is recorded yet"):
         _ = recording.ledger
+
+
+def test_one_recording_at_a_time():
+    refused = "something is recorded already in this process"
+    layer, x, lines = nn.Linear(4, 4), torch.ones(2, 4), []
+
+    def elsewhere():
+        try:
+            with rooflight.record():
+                layer(x)
+        except BadInput as error:
+            lines.append(str(error))
+
+    recording = rooflight.record()
+    with recording:
+        layer(x)
+        for another in (recording, rooflight.record()):
+            with pytest.raises(BadInput, match=refused), another:
+                pass
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        layer(x)
+    assert [op.packet for op in recording.ledger.ops].count("aten::addmm") == 2
+    assert len(lines) == 1 and refused in lines[0]
+    with rooflight.record() as after:
+        layer(x)
+    assert [op.packet for op in after.ledger.ops].count("aten::addmm") == 1
+
+
+def memory_known(ledger):
+    return any("growth_bytes" in row.quantities for row in ledger.measurements)
+
+
+def test_a_profiler_that_the_code_begins_gets_everything():
+    layer, x = nn.Linear(4, 4), torch.ones(2, 4)
+    with torch.profiler.profile() as alone:
+        layer(x)
+    with rooflight.record() as recording:
+        layer(x)
+        with torch.profiler.profile() as inside:
+            layer(x)
+        layer(x)
+    assert {row.key: row.count for row in inside.key_averages()} == {row.key: row.count for row in alone.key_averages()}
+    assert [op.packet for op in recording.ledger.ops].count("aten::addmm") == 3
+    assert not memory_known(recording.ledger)
+    assert "memory of every op not measured: the program's own profiler began" in recording.ledger.header.notes
+    with rooflight.record() as after:
+        layer(x)
+    assert memory_known(after.ledger)
+
+
+def test_a_profiler_that_warms_up_is_left_alone():
+    # torch would crash when that profiler ends, had another begun and ended meanwhile.
+    layer, x = nn.Linear(4, 4), torch.ones(2, 4)
+    with torch.profiler.profile(schedule=torch.profiler.schedule(wait=0, warmup=1, active=1)) as profiler:
+        with rooflight.record() as recording:
+            layer(x)
+        profiler.step()
+        layer(x)
+    assert not memory_known(recording.ledger)
+    assert "aten::addmm" in {row.key for row in profiler.key_averages()}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_process_is_not_recorded():
+    before = nn.Module.__call__, torch.Tensor.backward
+    with rooflight.record() as recording:
+        torch.ones(2) + 1
+        child = os.fork()
+        if not child:
+            torch.ones(3) * 2
+            clean = not torch.autograd._profiler_enabled() and recording._watch._open is None
+            clean = clean and (nn.Module.__call__, torch.Tensor.backward) == before
+            os._exit(7 if clean and len(recording._watch._recorder.ops) <= 2 else 8)
+        assert os.waitpid(child, 0)[1] >> 8 == 7
+        torch.ones(2) + 1
+    assert [op.packet for op in recording.ledger.ops].count("aten::add") == 2
+    assert "memory of every op not measured: the process was forked" in recording.ledger.header.notes
 
 
 def test_inference_mode_may_end_inside_a_recording():

@@ -15,8 +15,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -33,11 +33,24 @@ from rooflight.measurement import timeline
 from rooflight.measurement.collectors import cpu_memory, gpu_memory
 from rooflight.measurement.collectors.op_differences import OpDifferences
 from rooflight.measurement.findings import Findings
-from rooflight.measurement.profiler_trace import RangeMarker, StepTrace, running_profile
+from rooflight.measurement.profiler_trace import (
+    RangeMarker,
+    StepTrace,
+    a_profiler_is_busy,
+    running_profile,
+    told_of_other_profilers,
+)
 from rooflight.measurement.ranks import process_rank
+from rooflight.measurement.recording_slot import SLOT
 from rooflight.trace.dynamo import eagerly
 from rooflight.trace.inputs import tensor_leaves
-from rooflight.trace.interception import as_a_mode, below_autograd, below_autograd_for_now, interception_for
+from rooflight.trace.interception import (
+    as_a_mode,
+    below_autograd,
+    below_autograd_for_now,
+    interception_for,
+    nothing_handed_over,
+)
 from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.precision import math_modes
 from rooflight.trace.program import ProgramRecorder
@@ -47,10 +60,11 @@ from rooflight.trace.reach import Reach
 from rooflight.trace.recorder import Observer
 from rooflight.trace.target import parse_target
 
+_BUSY = "torch's profiler is running already"
 _ONCE = "host clock around the op, in the one recorded step"
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Observers:
     """Several around each op, the first outermost."""
 
@@ -69,72 +83,145 @@ class StepWatch:
     """Records what this thread runs, and autograd for it, between `start` and `stop`."""
 
     def __init__(
-        self, of: FrameType | Reach | None = None, *, name: str = "", command: str = "rooflight.record()"
+        self,
+        of: FrameType | Reach | None = None,
+        *,
+        name: str = "",
+        command: str = "rooflight.record()",
+        gives_way: Callable[[str], None] | None = None,
     ) -> None:
-        """`of`: the code whose names modules are called by, or what it reaches."""
+        """`of`: the code whose names modules are called by, or what it reaches. `gives_way` is told why this should be
+        ended (`discard`) where the program does something that does not go with it; without it as much is recorded as
+        can be."""
         self._reach = of if isinstance(of, Reach) else Reach() if of is None else Reach.of_frame(of)
         on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         self._on: TensorKind = "cuda" if on_gpu else "cpu"
         target = "cuda:{}{}".format(*torch.cuda.get_device_capability()) if on_gpu else "cpu"
         self._target = parse_target(target)
         self._name = name
+        self._gives_way = gives_way
         self._options = TraceOptions(target=target, on=self._on, rank=process_rank().rank, command=command)
         self._conditions = Conditions(self._on)
         self._findings = Findings()
         self._open: ExitStack | None = None
+        self._profile = ExitStack()
+        self._has_profile = False
         self._trace: list[StepTrace] = []
+        self._allocations: cpu_memory.CpuAllocations | None = None
         self._recording: ProgramRecording | None = None
         self.notes: list[str] = []
 
     def start(self, observer: Observer | None = None) -> None:
         """With `observer` it alone is told of the ops: nothing else is measured."""
-        if self._open is not None:
-            raise BadInput("it records already: leave the first `with rooflight.record()` before another")
+        SLOT.take(self)
+        try:
+            self._start(observer)
+        except BaseException:
+            SLOT.leave(self)
+            raise
+
+    def _start(self, observer: Observer | None) -> None:
         self._measures = observer is None
         self._conditions.before()
         self._tracker = ProgramTracker(self._reach.modules)
         state = [one for model in self._reach.modules.values() for one in (*model.parameters(), *model.buffers())]
         way = below_autograd_for_now if interception_for(state) is below_autograd else as_a_mode
         with ExitStack() as stack:
+            stack.enter_context(self._profile)
+            self._observers = _Observers((observer,) if observer is not None else self._own_observers())
             self._recorder = ProgramRecorder(
                 self._tracker,
                 device=self._on,
                 modes=math_modes(self._target),
                 rank=self._options.rank,
-                observer=observer or self._observers(stack),
+                observer=self._observers,
                 interception=way,
             )
-            self._recorder.register(self._reach.modules, self._reach.optimizers)
+            with nothing_handed_over():  # to the program's own modes
+                self._recorder.register(self._reach.modules, self._reach.optimizers)
+            stack.enter_context(told_of_other_profilers(self._another_profiler))
             stack.enter_context(eagerly())
             stack.enter_context(self._recorder.watching())
             self._open = stack.pop_all()
 
-    def _observers(self, stack: ExitStack) -> Observer:
+    def _own_observers(self) -> tuple[Observer, ...]:
         """What one execution can tell. A profiler of the program's own stays what it is."""
+        is_busy = a_profiler_is_busy()
         if self._on == "cuda":
             self._memory = gpu_memory.OpMemoryObserver()
             try:
-                stack.enter_context(running_profile(self._trace.append, cuda=True))
+                if is_busy:
+                    raise CannotMeasure(_BUSY)
+                self._profile.enter_context(running_profile(self._trace.append, cuda=True))
             except CannotMeasure as reason:
                 self.notes.append(f"kernels not measured: {reason}")
-                return self._memory
-            return _Observers((self._memory, RangeMarker()))
+                return (self._memory,)
+            self._has_profile = True
+            return self._memory, RangeMarker()
         self._timer = OpDifferences(time.perf_counter)
-        self._allocations: cpu_memory.CpuAllocations | None = None
-        if torch.autograd._profiler_enabled():
-            self.notes.append("memory of every op not measured: torch's profiler is running already")
-            return self._timer
-        self._allocations = stack.enter_context(cpu_memory.CpuAllocations())
-        return _Observers((self._allocations, self._timer))
+        if is_busy:
+            self.notes.append(f"memory of every op not measured: {_BUSY}")
+            return (self._timer,)
+        self._allocations = self._profile.enter_context(cpu_memory.CpuAllocations())
+        self._has_profile = True
+        return self._allocations, self._timer
+
+    # What the program does meanwhile.
+
+    def another_begins(self) -> None:
+        if self._gives_way is not None:
+            self._gives_way("it recorded something itself")
+
+    def _another_profiler(self) -> None:
+        if self._gives_way is not None:
+            self._gives_way("its own profiler ran")
+        else:
+            self._end_profile("the program's own profiler began")
+
+    def forks(self) -> None:
+        if self._gives_way is not None:
+            self._gives_way("it forked")
+        elif self._on == "cpu":  # a child would go on and write down its allocations, and never be rid of them
+            self._end_profile("the process was forked")
+
+    def is_forked(self) -> None:
+        """What the parent records is the parent's. A profiler that runs cannot be ended here: it is told of nothing."""
+        SLOT.keep(self._profile.pop_all())
+        if self._has_profile:
+            torch.autograd._enable_record_function(False)
+        self.discard()
+
+    def _end_profile(self, reason: str) -> None:
+        """Before the step is over: then it tells of a part of the ops, which is nothing of the step."""
+        if not self._has_profile:
+            return
+        self._has_profile = False
+        with suppress(CannotMeasure):
+            self._profile.close()
+        self._trace.clear()
+        self._allocations = None
+        on_gpu = self._on == "cuda"
+        self._observers.all = (self._memory if on_gpu else self._timer,)  # marks would be in the program's profile
+        self.notes.append(f"{'kernels' if on_gpu else 'memory of every op'} not measured: {reason}")
+
+    # The end.
+
+    def discard(self) -> None:
+        """End it and keep nothing."""
+        held, self._open = self._open, None
+        if held is not None:
+            try:
+                held.close()
+            finally:
+                SLOT.leave(self)
 
     def stop(self, results: Any = None) -> None:
         """`results`: what the step gave."""
-        held, self._open = self._open, None
-        if held is None:
+        if self._open is None:
             return
         if self._on == "cuda":
             torch.cuda.synchronize()
-        held.close()
+        self.discard()
         self._recording = program_recording(self._recorder, self._tracker, tensor_leaves(results), self._name)
         if self._measures:
             (self._of_a_gpu if self._on == "cuda" else self._of_a_cpu)()
@@ -214,9 +301,9 @@ class LiveRecording:
         self._ledger: Ledger | None = None
 
     def __enter__(self) -> Self:
-        self._ledger = None
-        self._watch = StepWatch(sys._getframe(1), name=self._name)
-        self._watch.start()
+        watch = StepWatch(sys._getframe(1), name=self._name)
+        watch.start()
+        self._watch, self._ledger = watch, None
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

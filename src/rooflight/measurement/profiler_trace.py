@@ -6,12 +6,17 @@ attribution needs: device work, the calls that launched it, CPU ops, and our own
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import gc
 import os
 import re
+import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +30,12 @@ from rooflight.profiles.kineto import decode as decode_kineto
 MARK = "rooflight::"
 """Our ranges in a trace are this and the index of an op."""
 _A_MARK = re.compile(rf"{MARK}\d{{1,18}}")
+_STARTS = (
+    ("torch.autograd.profiler", "_prepare_profiler"),
+    ("torch.autograd.profiler", "_enable_profiler"),
+    ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"),
+)
+"""What all profilers of torch begin with, by the modules that call it."""
 
 
 class RangeMarker:
@@ -122,6 +133,36 @@ def prepare_profiler() -> None:
         raise CannotMeasure("torch's profiler is running already, and would be ended: measure outside of it")
     # Else torch 2.13's profiler writes a line to the terminal at every start and stop; it reads the level once.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    _let_children_end()
+
+
+@functools.cache
+def _let_children_end() -> None:
+    """The profiler leaves a thread behind, which a forked child does not have but waits for when it exits, forever."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_end_without_destructors)
+
+
+def _end_without_destructors() -> None:
+    """What C++ would tear down at `exit` is left, as after `os._exit`; all that Python does at its end is done before,
+    and the exit code stays."""
+    with suppress(OSError, AttributeError, TypeError):  # a C library without them
+        library = ctypes.CDLL(None)
+        leave, flush = (ctypes.cast(function, ctypes.c_void_p) for function in (library._exit, library.fflush))
+        library.on_exit(leave, None)
+        library.__cxa_atexit(flush, None, None)  # the last that is told is called first
+
+
+def a_profiler_is_busy() -> bool:
+    """Does one of torch's run, or wait for its first step? It would be lost, or take the process with it when it
+    ends."""
+    import torch
+    from torch.profiler import ProfilerAction, profile
+
+    if torch.autograd._profiler_enabled():
+        return True
+    profiles: Any = (one for one in gc.get_objects() if issubclass(type(one), profile))
+    return any(getattr(one, "current_action", None) is ProfilerAction.WARMUP for one in profiles)
 
 
 def profiled(run: Callable[[], None], *, cuda: bool) -> StepTrace:
@@ -147,15 +188,57 @@ def running_profile(done: Callable[[StepTrace], None], *, cuda: bool) -> Iterato
         raise CannotMeasure("torch sees no CUDA device, so there is no GPU timeline: `rooflight doctor` says why")
     prepare_profiler()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    with warnings.catch_warnings():
-        # Some versions tell at every profile that it holds one cycle, which is what is wanted.
-        warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+    with _without_its_warning():
         profiler = profile(activities=activities)
-        with profiler:
-            yield
-            if cuda:
-                torch.cuda.synchronize()
+        profiler.__enter__()
+    try:
+        yield
+        if cuda:
+            torch.cuda.synchronize()
+    finally:
+        with _without_its_warning():
+            profiler.__exit__(None, None, None)
     done(_exported(profiler))
+
+
+@contextmanager
+def _without_its_warning() -> Iterator[None]:
+    """Some versions tell at every profile that it holds one cycle, which is what is wanted. What runs inside the
+    profiler is somebody else's, and warns as it likes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+        yield
+
+
+@contextmanager
+def told_of_other_profilers(begins: Callable[[], None]) -> Iterator[None]:
+    """`begins` is called before somebody prepares or starts a profiler of torch in this thread: there can be one."""
+    here = threading.get_ident()
+    with ExitStack() as stack:
+        for module, name in _STARTS:
+            place = sys.modules.get(module)
+            original = getattr(place, name, None)
+            if original is None:
+                continue
+            ours = _telling(original, begins, here)
+            setattr(place, name, ours)
+            stack.callback(_put_back, place, name, ours, original)
+        yield
+
+
+def _telling(original: Callable[..., Any], begins: Callable[[], None], thread: int) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread:
+            begins()
+        return original(*args, **kwargs)
+
+    return start
+
+
+def _put_back(place: Any, name: str, ours: object, original: object) -> None:
+    if getattr(place, name) is ours:  # else somebody else has put his own there
+        setattr(place, name, original)
 
 
 def _exported(profiler: Any) -> StepTrace:

@@ -54,6 +54,15 @@ def process_rank(environment: Mapping[str, str] = os.environ) -> ProcessRank:
     return ALONE
 
 
+def shared_store() -> Any:
+    """What the processes of torch's default group share; `None`: there is no such group."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.distributed_c10d._get_default_store()
+
+
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment[name]
     if not (text.isascii() and text.isdecimal()):

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from rooflight.measurement.ranks import shared_store
 from rooflight.trace.program_stage import ProgramStage
 from rooflight.trace.stage import Recording
 
@@ -63,7 +64,7 @@ class _Announcements:
     """What rank 0 says, one after the other."""
 
     def __init__(self) -> None:
-        self._store = dist.distributed_c10d._get_default_store()
+        self._store: dist.Store = shared_store()
         self._name = f"rooflight/{next(_measurements)}"
         self._said = 0
 
@@ -79,4 +80,4 @@ class _Announcements:
 
 
 def _is_one_of_several() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return shared_store() is not None and dist.get_world_size() > 1
