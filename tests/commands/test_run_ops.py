@@ -98,6 +98,22 @@ def test_every_python_of_a_program_runs_the_users_own_customisation(tmp_path):
     assert done.stdout.split() == ["True", "False", "False"]
 
 
+@pytest.mark.parametrize("stays", [False, True])
+def test_nothing_that_goes_wrong_at_the_import_of_torch_reaches_the_program(tmp_path, stays):
+    # A program may outlive `rooflight run`, whose folder is then gone; here rooflight cannot use this torch either.
+    (tmp_path / "torch.py").write_text("")
+    folder = tmp_path / "run"
+    if stays:
+        folder.mkdir()
+    path = os.pathsep.join([str(BOOTSTRAP), str(tmp_path), *sys.path])
+    env = {"PYTHONPATH": path, "ROOFLIGHT_RUN": str(folder), "ROOFLIGHT_OPS": "3:"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch; print('mine')"], capture_output=True, text=True, check=True, env=env
+    )
+    assert (done.stdout, done.stderr) == ("mine\n", "")
+    assert [path.name.partition("-")[0] for path in tmp_path.glob("run/*")] == (["cannot"] if stays else [])
+
+
 # --- how programs are started, and how they end ---
 
 
@@ -185,9 +201,36 @@ def test_an_error_in_the_recorded_step_costs_only_what_comes_after_it(program, t
     done = run("-o", saved, "--", *program("train(6)\nmodel(torch.randn(4, 8))\n1 / 0"))
     assert done.returncode == 1
     assert done.stderr.count("ZeroDivisionError") == 1
+    assert "nothing recorded" not in done.stderr
     ledger = load(saved)
     assert flops(ledger) == FLOPS // 2
     assert any("ended in the step that was recorded" in note for note in ledger.header.notes)
+
+
+@pytest.mark.slow
+def test_children_that_are_forked_end_as_they_do_without(program, tmp_path):
+    # In the step that is recorded, where one trains on, and after it: torch's profiler would let neither exit.
+    text = """
+def child(number):
+    sys.stdout.flush()
+    pid = os.fork()
+    if not pid:
+        train(number)
+        sys.exit(number)
+    print(os.waitpid(pid, 0)[1] >> 8)
+torch.set_num_threads(1)
+train(6)
+child(9)
+train(4)
+child(2)
+"""
+    saved = tmp_path / "run.json"
+    done = run("-o", saved, "--", *program(text))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:2] == ["9", "2"]
+    ledger = load(saved)
+    assert flops(ledger) == FLOPS
+    assert "another step was taken than was to be measured: it forked" in ledger.header.notes
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from time import perf_counter
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import rooflight
 from rooflight.errors import BadInput
 from rooflight.measurement.scripts.results import recorded_script
 from rooflight.measurement.scripts.schedule import ScriptRun
@@ -67,6 +69,7 @@ class Trained:
     ("ABABAB", [0, 1, 3, 5]),  # that A is not alone is known from B on
     ("AAAAABAAAAABAAAAAB", [0, 1, 2, 3, 4, 5, 11, 17]),
     ("ABCABCABC", [0, 1, 2, 5, 8]),
+    (2 * (10 * "A" + "B") + "AB", [*range(11), 21, 23]),
     ("ABAB" + 16 * "C", [0, 1, 3, 4, 5, *range(15, 20)]),  # A and B have stopped coming
 ])  # fmt: skip
 def test_the_one_that_comes_most_rarely_ends_a_step(turns, ends):
@@ -220,7 +223,138 @@ def test_a_model_that_moves_between_types_and_devices(script, result):
     assert flops(result().ledger) == 2 * LINEAR
 
 
+def test_an_optimizer_that_has_not_stepped_yet_is_waited_for(script, result):
+    run, critic, generator = script(), Trained(), Trained(torch.optim.Adam)
+    for _ in range(6):
+        for _ in range(9):
+            critic.step()
+        generator.step()
+    assert run.status.recorded == [6]
+    assert flops(result().ledger) == 10 * 2 * LINEAR
+
+
+@pytest.mark.parametrize(("steps", "recorded"), [("2:", 26), ("2:9", 9)])
+def test_an_optimizer_that_never_steps_is_waited_for_only_so_long(script, result, steps, recorded):
+    run, trained, unused = script(steps), Trained(), Trained(torch.optim.Adam)
+    again = torch.optim.Adam(trained.model.parameters())  # of a model that is trained: nobody waits for it
+    for _ in range(27):
+        trained.step()
+    assert run.status.recorded == [recorded] and unused and again
+    assert any("another optimizer (Adam) had not stepped yet" in note for note in result().ledger.header.notes)
+
+
+def test_a_new_optimizer_goes_on_where_another_ended(script, result):
+    run, kept = script(), []
+    for _ in range(4):
+        kept.append(Trained())
+        for _ in range(3):
+            kept[-1].step()
+    assert run.status.recorded == [6]
+    assert flops(result().ledger) == 2 * LINEAR
+
+
+@pytest.mark.parametrize("count", [5, 10])
+def test_an_inference_before_is_no_result_of_a_training(script, result, count):
+    script()
+    trained = Trained()
+    with torch.no_grad():
+        for _ in range(count):
+            trained.model(torch.randn(4, 8))
+    for _ in range(3):
+        trained.step()
+    found = result()
+    assert found.ledger is None
+    assert "ended after 3 optimizer steps" in found.complaints[0]
+
+
+# --- what programs do that does not go with it ---
+
+
+def test_a_profiler_of_the_program_comes_first(script, result):
+    run, trained = script("2:"), Trained()
+    for _ in range(5):
+        trained.step()
+    with torch.profiler.profile() as profiler:
+        for _ in range(2):
+            trained.step()
+    keys = {row.key: row.count for row in profiler.key_averages()}
+    assert keys["aten::addmm"] == 2 and not any("rooflight" in key for key in keys)
+    for _ in range(3):
+        trained.step()
+    assert run.status.recorded == [9]
+    assert "another step was taken than was to be measured: its own profiler ran" in result().ledger.header.notes
+
+
+def test_a_profiler_around_everything_is_waited_for_only_so_long(script, result):
+    run, trained = script("2:"), Trained()
+    with torch.profiler.profile():
+        for _ in range(14):
+            trained.step()
+    assert run.status.recorded == [11]
+    assert any("not measured: torch's profiler is running already" in note for note in result().ledger.header.notes)
+
+
+def test_a_recording_of_the_program_comes_first(script, result):
+    run, trained = script("2:"), Trained()
+    for _ in range(5):
+        trained.step()
+    with rooflight.record() as recording:
+        trained.step()
+    for _ in range(4):
+        trained.step()
+    assert flops(recording.ledger) == 2 * LINEAR
+    assert run.status.recorded == [8]
+    assert flops(result().ledger) == 2 * LINEAR
+    assert any("it recorded something itself" in note for note in result().ledger.header.notes)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_step_that_forks_is_not_the_one(script, result):
+    run, trained = script("2:"), Trained()
+    for _ in range(5):
+        trained.step()
+    assert run.status.doing == "recorded"
+    child = os.fork()
+    if not child:
+        os._exit(0 if run._watch is None and not torch.autograd._profiler_enabled() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    for _ in range(3):
+        trained.step()
+    assert run.status.recorded == [7]
+    assert flops(result().ledger) == 2 * LINEAR
+
+
+@pytest.mark.parametrize(("steps", "message"), [
+    ("2:3", "step 3 was put off (it recorded something itself), and 3 was the last that was asked for"),
+    ("2:", "2 steps one after the other were put off: it recorded something itself"),
+])  # fmt: skip
+def test_steps_that_all_are_put_off_end_it(script, result, monkeypatch, steps, message):
+    monkeypatch.setattr("rooflight.measurement.scripts.schedule._PUT_OFFS", 1)
+    script(steps)
+    trained = Trained()
+    for _ in range(8):
+        trained.step()
+        with rooflight.record():
+            pass
+    (line,) = result().complaints
+    assert message in line
+
+
 # --- what can go wrong ---
+
+
+def test_an_inherited_step_stays_inherited(script):
+    class Mine(torch.optim.SGD):
+        pass
+
+    trained = Trained()
+    run = script()
+    mine = Trained(Mine)
+    mine.step()
+    trained.step()
+    run.close()
+    assert "step" not in vars(Mine)
 
 
 def test_a_program_of_few_steps_is_told_what_to_write(script, result):
@@ -249,7 +383,10 @@ def test_an_error_in_the_recorded_step_is_the_programs(script, result):
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         trained.model(torch.randn(4, 9))
     run._at_exit()
-    ledger = result().ledger
+    found = result()
+    ledger = found.ledger
+    assert found.complaints == ()
+    assert "3 recorded" in ledger.header.notes[0]
     assert flops(ledger) == LINEAR
     assert any("ended in the step that was recorded" in note for note in ledger.header.notes)
 

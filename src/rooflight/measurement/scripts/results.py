@@ -90,9 +90,15 @@ def _missing(status: ScriptStatus, ledger: Ledger | None) -> str:
     if not status.recorded and status.doing != "over":
         if status.steps < 2:
             return f"nothing recorded: the program ended after {status.steps} {what}, and it takes 2: let it run longer"
+        became = f"was put off ({status.put_off})" if status.put_off else "was to be recorded"
         return (
-            f"nothing recorded: the program ended after {status.steps} {what}, and step {asked.recorded} was to be "
-            f"recorded: let it run longer, or write `--steps 2:{status.steps}`"
+            f"nothing recorded: the program ended after {status.steps} {what}, and step {asked.recorded} {became}: let "
+            f"it run longer, or write `--steps 2:{status.steps}`"
+        )
+    if not status.recorded and status.put_off:
+        return (
+            f"nothing recorded: step {asked.recorded} was put off ({status.put_off}), and {asked.last} was the last "
+            f"that was asked for: write `--steps {asked.first}:`"
         )
     if status.doing == "counted":
         return "the program ended before everything was counted: let it run longer"

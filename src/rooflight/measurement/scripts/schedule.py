@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import sys
 import threading
@@ -13,13 +12,14 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from rooflight.measurement.ranks import shared_store
+from rooflight.measurement.scripts.program_frame import program_frame
 from rooflight.measurement.scripts.settings import OPS, STOP_AFTER, parse_steps
 from rooflight.measurement.scripts.status import Doing, Found, ScriptStatus, StatusFile
 from rooflight.measurement.scripts.steps import Cycle, StepFinder
@@ -34,12 +34,10 @@ _ATTEMPTS = 3
 _STOP_KEY = "rooflight/stop after step"
 _EAGER = "compiled code ran eagerly in the recorded step: the ops are those of eager code, the step's time is not"
 _ENDED = "the program ended in the step that was recorded: what came before is here"
-_LIBRARIES = (
-    "<frozen ",
-    *(str(Path(module.__file__ or "").parent) for module in (os, torch)),
-    str(Path(__file__).parents[2]),
-)
-_PACKAGES = ("site-packages", "dist-packages")
+_PUT_OFFS = 5
+"""Steps one after the other that may not be measured, because of what the program does in them."""
+_WAITS = 20
+"""Steps that optimizers which have not stepped are waited for: a critic may step often before its generator does."""
 
 
 _runs: list[ScriptRun] = []
@@ -49,7 +47,7 @@ _runs: list[ScriptRun] = []
 def begin(began_s: float) -> None:
     """Called in each process of the program that has imported torch; the clock stood at `began_s` before."""
     folder, asked = os.environ.get("ROOFLIGHT_RUN"), os.environ.get(OPS)
-    if folder and asked:
+    if folder and asked and os.path.isdir(folder):  # the program may outlive whoever started it
         _runs.append(ScriptRun(Path(folder), asked, stop_after=bool(os.environ.get(STOP_AFTER))))
         _runs[0].open(began_s)
 
@@ -82,16 +80,22 @@ class ScriptRun:
         self._watch: StepWatch | None = None
         self._passes: OpCounterPasses | None = None
         self._ledger: Ledger | None = None
+        self._put_offs = self._waited = 0
         self._begun = perf_counter()
+        self._ops_path.unlink(missing_ok=True)
         old = self.status
         self.status = ScriptStatus(pid=old.pid, steps_asked=old.steps_asked, found=found, added_s=old.added_s)
 
+    @property
+    def _ops_path(self) -> Path:
+        return self._folder / f"ops-{self._file.name}.json"
+
     def open(self, began_s: float) -> None:
-        self._finder.open()
-        atexit.register(self._guarded, self._at_exit)
-        os.register_at_fork(after_in_child=self._forked)
         self.status.added_s = perf_counter() - began_s
         self._file.write(self.status)
+        self._finder.open()
+        atexit.register(self._guarded, self._at_exit)
+        os.register_at_fork(after_in_child=partial(self._guarded, self._forked))
 
     def close(self) -> None:
         """Let the program go on by itself."""
@@ -99,7 +103,7 @@ class ScriptRun:
 
     def _forked(self) -> None:
         """What the parent measures is the parent's; a child may be a worker of a data loader, or train itself."""
-        if self._watch is not None:
+        if self._watch is not None:  # of another thread, which is not here
             self.close()
         self._file, self._thread = StatusFile(self._folder), None
         self.status = ScriptStatus(pid=os.getpid(), steps_asked=self.status.steps_asked)
@@ -154,12 +158,20 @@ class ScriptRun:
 
     def _turn(self, one: object) -> None:
         if self.status.steps and not self._cycle.knows(one) and not self.status.recorded:
-            # Several take turns: what was taken for a step was a part of one.
-            self._abandon()
-            self._times, self._usual_calls, self.status.timed, self.status.steps = [], [], [], 0
-            self.status.doing = "nothing"
+            self._another_ends_steps(is_late=self._finder.optimizers.is_late(one))
         if self._cycle.closes(one):
             self._step_ended()
+
+    def _another_ends_steps(self, *, is_late: bool) -> None:
+        if is_late:  # in place of those before it: the next fold, another part of the program
+            self._cycle = Cycle()
+            if self._watch is not None and self._put_offs < _PUT_OFFS:
+                self._put_off("another optimizer took over in it")
+            return
+        # Several take turns: what was taken for a step was a part of one.
+        self._abandon()
+        self._times, self._usual_calls, self.status.timed, self.status.steps = [], [], [], 0
+        self.status.doing = "nothing"
 
     # Steps.
 
@@ -192,7 +204,7 @@ class ScriptRun:
         except BadInput:
             here = ALONE
         rank, world = here.rank, here.world
-        if dist.is_available() and dist.is_initialized():
+        if shared_store() is not None:
             rank, world = dist.get_rank(), dist.get_world_size()
         self.status.rank, self.status.world = rank, world
         return rank > 0
@@ -208,7 +220,7 @@ class ScriptRun:
         if len(self._times) < steps.timed:
             return "timed"
         if self._ledger is None:
-            return "recorded"
+            return "recorded" if self._is_whole(coming) else "nothing"
         return "counted" if self._passes is not None and not self._passes.complete else "over"
 
     def _begin(self, doing: Doing) -> None:
@@ -217,16 +229,57 @@ class ScriptRun:
 
         self._on_gpu = torch.cuda.is_initialized()
         if doing in ("recorded", "counted"):
-            from rooflight.measurement.live import StepWatch
-
-            self._watch = StepWatch(_program_frame())
-            if self._passes is not None:
-                self._passes.begin()
-            self._watch.start(self._passes)
+            self._begin_to_watch()
         elif doing == "over":
             self._over()
         if self._on_gpu and doing != "nothing":
             torch.cuda.synchronize()
+
+    def _is_whole(self, coming: int) -> bool:
+        """Optimizers that have not stepped yet may be a part of the step."""
+        waiting = self._finder.optimizers.waiting() if self.status.found == "train" else []
+        if not waiting:
+            return True
+        reason = f"another optimizer ({', '.join(waiting)}) had not stepped yet"
+        if self._waited < _WAITS and coming != self._range.last:
+            self._waited += 1
+            self.status.put_off = reason
+            return False
+        self._note(f"{reason} when the step was recorded: where it does, this is a part of a step")
+        return True
+
+    def _begin_to_watch(self) -> None:
+        from rooflight.measurement.live import StepWatch
+        from rooflight.measurement.profiler_trace import a_profiler_is_busy
+        from rooflight.measurement.recording_slot import AlreadyRecording
+
+        if a_profiler_is_busy() and self._put_offs < _PUT_OFFS:
+            self._put_off("its own profiler ran")
+            return
+        watch = StepWatch(program_frame(), gives_way=partial(self._guarded, self._put_off))
+        if self._passes is not None:
+            self._passes.begin()
+        try:
+            watch.start(self._passes)
+        except AlreadyRecording:
+            self._put_off("it recorded something itself")
+        else:
+            self._watch = watch
+
+    def _put_off(self, reason: str) -> None:
+        """The program does what does not go with measuring this step: another is taken, and nothing of this one."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.discard()
+        if self._passes is not None:
+            self._passes.close()
+        self.status.doing, self.status.put_off = "nothing", reason
+        self._put_offs += 1
+        if self._put_offs > _PUT_OFFS:
+            self._give_up(RuntimeError(f"{self._put_offs} steps one after the other were put off: {reason}"))
+        else:
+            self._note(f"another step was taken than was to be measured: {reason}")
+            self._file.write(self.status)
 
     def _finish(self, took: float) -> None:
         """The step that was measured is over."""
@@ -239,7 +292,7 @@ class ScriptRun:
         if watch is None:
             return
         watch.stop()
-        self._watch = None
+        self._watch, self._put_offs = None, 0
         status.added_s += max(took - (status.plain_s or took), 0.0)
         if self._passes is None:
             status.recorded.append(status.steps)
@@ -254,7 +307,7 @@ class ScriptRun:
         if self._usual_calls and self._calls > max(self._usual_calls) and len(self.status.recorded) < _ATTEMPTS:
             return  # it held more than a step, an evaluation perhaps: the next is recorded instead
         compiled: Any = sys.modules.get("torch._dynamo.utils")
-        if compiled is not None and compiled.counters["frames"]:
+        if compiled is not None and compiled.counters.get("frames"):
             self._note(_EAGER)
         self._ledger = watch.ledger(step=self._step_quantities())
         self._save(self._ledger)
@@ -291,7 +344,7 @@ class ScriptRun:
     def _save(self, ledger: Ledger) -> None:
         from rooflight.files import save
 
-        save(ledger, self._folder / f"ops-{self._file.name}.json", force=True)
+        save(ledger, self._ops_path, force=True)
 
     def _note(self, line: str) -> None:
         if line not in self.status.notes:
@@ -305,7 +358,7 @@ class ScriptRun:
         watch, passes = self._watch, self._passes
         self._watch = self._passes = None
         if watch is not None:
-            watch.stop()
+            watch.discard()
         if passes is not None:
             passes.close()
 
@@ -313,23 +366,25 @@ class ScriptRun:
         """Let the program go on by itself, or end it where that was asked for."""
         if self.status.found == "infer":
             self._finder.close_models()  # a program that begins to train is still of interest
-            if not self._stop_after or _an_optimizer_is_there():
+            if not self._stop_after or self._finder.optimizers.any():
                 return
         elif not self._stop_after:
             self.close()
             return
         self.status.stopped = True
         self._file.write(self.status)
-        if self.status.world > 1 and dist.is_initialized():
-            _store().set(_STOP_KEY, str(self.status.steps + 1))
+        store = shared_store()
+        if self.status.world > 1 and store is not None:
+            store.set(_STOP_KEY, str(self.status.steps + 1))
         else:
             self._end()
 
     def _end_together(self) -> None:
         """All processes end after the same step, which the first one names: none waits for another then."""
-        if not self._stop_after or not dist.is_initialized():
+        store = shared_store()
+        if not self._stop_after or store is None:
             self.close()
-        elif _store().check([_STOP_KEY]) and self.status.steps >= int(_store().get(_STOP_KEY)):
+        elif store.check([_STOP_KEY]) and self.status.steps >= int(store.get(_STOP_KEY)):
             self._end()
 
     def _end(self) -> None:
@@ -338,28 +393,13 @@ class ScriptRun:
         raise SystemExit(0)
 
     def _at_exit(self) -> None:
-        watch, passes = self._watch, self._passes
+        watch, passes, status = self._watch, self._passes, self.status
+        took = perf_counter() - self._begun
+        if watch is not None:
+            watch.stop()
         self._abandon()
         if watch is not None and passes is None:
             self._save(watch.ledger(step=self._step_quantities(), notes=(_ENDED,)))
-
-
-def _store() -> Any:
-    """What the processes of a group share."""
-    return dist.distributed_c10d._get_default_store()
-
-
-def _an_optimizer_is_there() -> bool:
-    return any(issubclass(type(one), torch.optim.Optimizer) for one in gc.get_objects())
-
-
-def _program_frame() -> FrameType | None:
-    """The code of the program itself that is being run: its names are what models are called by."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
-
-
-def _is_library(path: str) -> bool:
-    return path.startswith(_LIBRARIES) or any(part in path for part in _PACKAGES)
+            status.recorded.append(status.steps + 1)
+            status.recorded_s = took
+            self._file.write(status)

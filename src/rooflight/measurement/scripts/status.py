@@ -37,6 +37,8 @@ class ScriptStatus(msgspec.Struct, omit_defaults=True):
     """The recorded step, with all that recording it takes."""
     added_s: float = 0.0
     """What the program took longer for us, so far."""
+    put_off: str = ""
+    """Why a step that was to be recorded was not."""
     stopped: bool = False
     """The program was ended because everything was measured."""
     failure: str = ""

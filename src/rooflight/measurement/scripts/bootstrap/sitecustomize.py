@@ -50,15 +50,18 @@ class _TorchImport:
 
 
 def _begin() -> None:
+    """What goes wrong here is not the program's business; it may also outlive `rooflight run`, and its folder."""
     from time import perf_counter
 
     began = perf_counter()
+    if not os.path.isdir(os.environ.get("ROOFLIGHT_RUN", "")):
+        return
     try:
         from rooflight.measurement.scripts.schedule import begin
+
+        begin(began)
     except Exception as error:
         _tell(f"{type(error).__name__}: {error}")
-    else:
-        begin(began)
 
 
 def _tell(reason: str) -> None:
