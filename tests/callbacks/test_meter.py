@@ -70,6 +70,26 @@ def test_what_a_second_holds(clock):
         assert "rooflight/mfu" not in entry  # a CPU has no peak here
 
 
+def test_an_evaluation_before_the_first_step_does_not_make_it_count(clock):
+    meter, entries = TrainingMeter(2), []
+    meter.begin()
+    for number in range(1, 5):
+        clock.now_s += 100 if number == 1 else 2  # the first sets up
+        entries.append(meter.end_step(number))
+    assert [entry and entry["rooflight/step_time_s"] for entry in entries] == [None, 2, None, 2]
+
+
+def test_what_lies_between_two_trainings_is_no_step(clock):
+    meter, entries = TrainingMeter(2), []
+    for _ in range(2):
+        clock.now_s += 1000
+        meter.restart()
+        for number in range(1, 6):
+            clock.now_s += 100 if number == 1 else 2
+            entries.append(meter.end_step(number))
+    assert [entry and entry["rooflight/step_time_s"] for entry in entries] == 2 * [None, 2, None, 2, None]
+
+
 def test_an_evaluation_is_no_part_of_a_step(clock):
     meter = TrainingMeter(2)
     for number in (1, 2, 3):

@@ -66,6 +66,11 @@ class LightningLog:
         self._step = 0
 
     @never_raises
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self._meter.restart()
+        self._step = trainer.global_step
+
+    @never_raises
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         if trainer.is_global_zero and not self._knows and self._first is None:
             self._first, self._step = FirstStep(module), trainer.global_step

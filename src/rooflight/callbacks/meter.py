@@ -115,9 +115,16 @@ class TrainingMeter:
             self._tokens += size.tokens or 0
             self._units += size.units
 
+    def restart(self) -> None:
+        """A training begins, perhaps not the first: what was between it and another is no step."""
+        self._forget()
+        self._mark_s = None
+
     def begin(self) -> None:
-        """From here on time counts: after the first step, and after what is no part of a step (an evaluation)."""
-        self._mark_s = perf_counter()
+        """From here on time counts again: after what is no part of a step (an evaluation). Before the first step is
+        over none counts."""
+        if self._mark_s is not None:
+            self._mark_s = perf_counter()
 
     def end_step(self, number: int) -> dict[str, float] | None:
         """What is to be logged after this step, where it is due. `number`: of the steps of the whole training."""
@@ -125,7 +132,7 @@ class TrainingMeter:
         if self._mark_s is None:  # the first step sets up, and is in no figure
             self._forget()
             self._entries = entries
-            self.begin()
+            self._mark_s = perf_counter()
             return None
         now_s = perf_counter()
         self._time_s += now_s - self._mark_s

@@ -19,6 +19,7 @@ class TrainerLog:
         self._knows = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._meter.restart()
         if state.is_world_process_zero and "training_step" not in vars(self._trainer):
             self._listen()
 
