@@ -4,7 +4,7 @@
     python benchmarks/coverage.py hf --all          all types of transformers (of timm: all models), not the usual ones
     python benchmarks/coverage.py --part 2/4        the second quarter of what there is to try
     python benchmarks/coverage.py --from FILE       what worked in FILE is kept, all else is tried (again)
-    python benchmarks/coverage.py hf:bert gpt2      these alone, printed
+    python benchmarks/coverage.py hf:bert gpt2      these alone, printed; with --from tried again, all else of FILE kept
     python benchmarks/coverage.py --page            docs/coverage.md written anew from what is kept, nothing tried
 
 A model works if its step is traced without data, on default inputs (torchvision's detectors: with `--real-data`);
@@ -32,7 +32,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -264,19 +264,30 @@ def _import_libraries() -> None:
 # --- what is kept ---
 
 
+def versions_here() -> str:
+    return ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "transformers"))
+
+
 def load(path: Path) -> list[TriedStep]:
-    rows = json.loads(path.read_text())["rows"] if path.is_file() else []
-    return [TriedStep(**{**row, "uncounted": tuple(row.get("uncounted", ()))}) for row in rows]
+    kept = json.loads(path.read_text()) if path.is_file() else {"versions": [], "rows": []}
+    rows = []
+    for row in kept["rows"]:
+        tried_with = kept["versions"][row.pop("with", 0)]
+        rows.append(TriedStep(**{**row, "uncounted": tuple(row.get("uncounted", ())), "versions": tried_with}))
+    return rows
 
 
 def save(path: Path, rows: Sequence[TriedStep]) -> None:
-    """One line a step, the defaults left out."""
-    versions = {name: version(name) for name in ("torch", "torchvision", "timm", "transformers")}
+    """One line a step, the defaults left out; `with` is the place of its versions in their list."""
+    versions = sorted({row.versions for row in rows})
     lines = []
     for row in sorted(rows, key=lambda row: (list(ZOOS).index(row.zoo), row.spec, row.step)):
-        values = {name: value for name, value in asdict(row).items() if value not in ("", None, (), 0.0)}
-        lines.append("  " + json.dumps(values))
+        values = {**asdict(row), "versions": "", "with": versions.index(row.versions)}
+        lines.append("  " + json.dumps({name: value for name, value in values.items() if value not in _LEFT_OUT}))
     path.write_text(f'{{"versions": {json.dumps(versions)},\n "rows": [\n' + ",\n".join(lines) + "\n]}\n")
+
+
+_LEFT_OUT = ("", None, (), 0)
 
 
 def main() -> None:
@@ -292,7 +303,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write docs/coverage.md from what is kept, and end")
     options = parser.parse_args()
     if options.page:
-        PAGE.write_text(page(load(options.out), json.loads(options.out.read_text())["versions"]))
+        PAGE.write_text(page(load(options.out)))
         return
     named = [name for name in options.what if name not in ZOOS]
     zoos = [name for name in options.what if name in ZOOS] or ([] if named else list(ZOOS))
@@ -300,7 +311,8 @@ def main() -> None:
     specs += [(name.partition(":")[0] if ":" in name else "released", name) for name in named]
     first, of = map(int, options.part.split("/"))
     tasks = [(zoo, spec, step) for zoo, spec in specs[first - 1 :: of] for step in STEPS]
-    kept = [row for row in load(options.kept) if not row.failure] if options.kept else []
+    known = load(options.kept) if options.kept else []
+    kept = [row for row in known if (row.spec not in named if named else not row.failure)]
     done = {(row.zoo, row.spec, row.step) for row in kept}
     rows = list(kept)
     for row in try_all(
@@ -309,10 +321,10 @@ def main() -> None:
         timeout_s=options.timeout,
         memory_gib=options.memory,
     ):
-        rows.append(row)
+        rows.append(replace(row, versions=versions_here()))
         same = "" if row.torch_flops in (None, row.flops) else f" torch {row.torch_flops:,} us {row.flops:,}"
         print(f"{row.spec} {row.step} {row.time_s} s: {row.failure or 'works'}{same} {row.unused}".rstrip(), flush=True)
-        if not named:
+        if known or not named:
             save(options.out, rows)
 
 

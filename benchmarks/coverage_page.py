@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _TITLES = {
@@ -33,25 +34,38 @@ class TriedStep:
     time_s: float = 0.0
     real_data: bool = False
     """It was really run: data decides what it does."""
+    versions: str = ""
+    """Of the libraries that it was tried with."""
 
 
-def page(rows: Sequence[TriedStep], versions: Mapping[str, str]) -> str:
+def page(rows: Sequence[TriedStep]) -> str:
     """The whole page."""
-    return "\n".join([*_head(versions), *_table(rows), *_failures(rows), *_differences(rows)]) + "\n"
+    return "\n".join([*_head(rows), *_table(rows), *_failures(rows), *_differences(rows)]) + "\n"
 
 
-def _head(versions: Mapping[str, str]) -> list[str]:
-    told = ", ".join(f"{name} {number}" for name, number in versions.items())
+def _head(rows: Sequence[TriedStep]) -> list[str]:
     return [
         "<!-- Made by `python benchmarks/coverage.py --page`. Do not edit: run it again. -->",
         "# Models by name that were tried",
         "",
-        f"Every model was built by its name and its step traced without data, on default inputs of batch 2, with {told}.",
+        "Every model was built by its name and its step traced without data, on default inputs of batch 2.",
         "How the names were chosen, and how to try them again: `benchmarks/coverage.py`. FLOPs are compared with",
         "torch's FlopCounterMode on the same step, where that runs on tensors without data; it forgets the groups of a",
         "convolution in the gradient of its weight, and what it has too many by that is taken off.",
         "",
+        *_versions(rows),
+        "",
     ]
+
+
+def _versions(rows: Sequence[TriedStep]) -> list[str]:
+    """Which steps were tried with which versions, the most first: of the others the models are named."""
+    told: list[str] = []
+    for versions, number in Counter(row.versions for row in rows).most_common():
+        specs = sorted({row.spec for row in rows if row.versions == versions})
+        which = f": {', '.join(f'`{spec}`' for spec in specs)}" if told else ""
+        told.append(f"- {number:,} steps were tried with {versions}{which}.")
+    return told
 
 
 def _table(rows: Sequence[TriedStep]) -> list[str]:

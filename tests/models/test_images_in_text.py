@@ -45,6 +45,13 @@ IDEFICS3 = {
         "image_size": 56, "patch_size": 14,
     },
 }  # fmt: skip
+LLAVA = {
+    "model_type": "llava", "text_config": {**TEXT, "model_type": "llama"}, "image_token_id": 60,
+    "vision_config": {
+        "model_type": "clip_vision_model", "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32,
+        "intermediate_size": 48, "image_size": 56, "patch_size": 14, "projection_dim": 32, "vocab_size": 64,
+    },
+}  # fmt: skip
 
 
 def spec(folder: Path, config: dict[str, Any]) -> str:
@@ -52,7 +59,7 @@ def spec(folder: Path, config: dict[str, Any]) -> str:
     return f"hf:{folder}"
 
 
-@pytest.mark.parametrize("config", [QWEN2, QWEN3, MLLAMA, IDEFICS3], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("config", [QWEN2, QWEN3, MLLAMA, IDEFICS3, LLAVA], ids=lambda config: config["model_type"])
 def test_a_trace_without_data_costs_what_the_real_step_does(tmp_path: Path, config: Any) -> None:
     name = spec(tmp_path, config)
     ledger, real = (rooflight.estimate(name, batch=2, seq=8, step="train", real_data=real) for real in (False, True))

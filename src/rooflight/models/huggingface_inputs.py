@@ -170,22 +170,36 @@ class _Maker:
 
     def _images(self) -> dict[str, Tensor]:
         """An image for each text, and what tells its size: the model reads that."""
-        images = self.request.batch
         if self.config.model_type in _PATCHED_TYPES:  # cut into patches by the processor, those of all images in a row
             vision, merged = self.config.vision_config, self._merged()
             rows, columns = (side // (vision.patch_size * merged) * merged for side in self._image_size(vision))
             values = self._channels(vision) * (_first(vision, "temporal_patch_size") or 1) * vision.patch_size**2
             pixels = self.floats(rows * columns, values).flatten(0, 1)
-            return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, rows, columns]] * images)}
+            return {"pixel_values": pixels, "image_grid_thw": self._sizes(1, rows, columns)}
         pixels = self.pixels()
         if "aspect_ratio_ids" in self.names:  # of Mllama: one image of as many tiles as there can be
             tiles = self.config.vision_config.max_num_tiles
-            ones = torch.ones(images, 1, tiles, device=self.device).long()
+            ones = torch.ones(self.request.batch, 1, tiles, device=self.device).long()
             pixels = self.floats(1, tiles, *pixels.shape[1:])
             return {"pixel_values": pixels, "aspect_ratio_ids": ones[..., 0], "aspect_ratio_mask": ones}
-        if "image_sizes" in self.names:
-            return {"pixel_values": pixels, "image_sizes": torch.tensor([[*pixels.shape[-2:]]] * images)}
+        if "image_sizes" in self._asked_for():
+            return {"pixel_values": pixels, "image_sizes": self._sizes(*pixels.shape[-2:])}
         return {"pixel_values": pixels}
+
+    def _sizes(self, *sizes: int) -> Tensor:
+        """Of each image; on the host where there is no data elsewhere."""
+        return torch.tensor([sizes] * self.request.batch, device="cpu" if self.device.type == "meta" else self.device)
+
+    def _seeing(self) -> Any:
+        """The part of the model that knows its vision tower."""
+        model: Any = self.model
+        return model if hasattr(model, "get_image_features") else model.base_model
+
+    def _asked_for(self) -> list[str]:
+        """What the vision tower cannot do without."""
+        ask = getattr(self._seeing(), "get_image_features", None)
+        parameters = inspect.signature(ask).parameters if ask is not None else {}
+        return [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
 
     def _merged(self) -> int:
         """Patches along a side that become one token."""
@@ -203,9 +217,7 @@ class _Maker:
             return int(latents)
         if isinstance(joined := getattr(self.config, "scale_factor", None), int):  # of Idefics3, along a side
             return math.prod(pixels.shape[-2:]) // int(self.config.vision_config.patch_size * joined) ** 2
-        model: Any = self.model
-        model = model if hasattr(model, "get_image_features") else model.base_model
-        features = model.get_image_features(**images)
+        features = self._seeing().get_image_features(**images)
         features = getattr(features, "pooler_output", features)
         parts = features if isinstance(features, (tuple, list)) else [features]
         return int(sum(part.numel() // part.shape[-1] for part in parts) // self.request.batch)
