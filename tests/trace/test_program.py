@@ -501,6 +501,45 @@ def test_what_is_only_logged_is_one_in_the_form_that_it_has() -> None:
     assert [op.name for op in ledger.ops] == real.names
 
 
+def right_answers(model: nn.Module, x: Tensor) -> Any:
+    right: Tensor = model(x) > 0
+    return right.sum().item()
+
+
+def test_a_count_of_data_can_be_logged_and_decides_nothing() -> None:
+    model, x, log = small_net(), torch.randn(1024, 8), {"right": 0.0, "seen": 0}
+    told: list[str] = []
+
+    def step(tell: Step) -> None:
+        log["right"] += right_answers(model, x)
+        log["seen"] += len(x)
+        tell(f"{100 * log['right'] / log['seen']:.2f}% of {log['seen']}")
+
+    ledger = rooflight.estimate(step, lambda text: told.append(text) if text == "0.10% of 1024" else 1 / 0)
+    assert (log["right"], log["seen"], told) == (0, 0, [])
+    assert sum(op.packet == "aten::_local_scalar_dense" for op in ledger.ops) == 1
+    assert any("a number that the step reads is 1" in note for note in ledger.header.notes)
+
+
+@pytest.mark.parametrize("decide", [range, bool, round, lambda count: count == 0, lambda count: count > 3])
+def test_a_count_of_data_that_decides_fails_with_its_line(decide: Step) -> None:
+    model, x = small_net(), torch.randn(1024, 8)
+    with pytest.raises(TraceFailed, match=r"the step decides by a number of its data here.*real_data=True"):
+        rooflight.estimate(lambda: decide(right_answers(model, x)))
+
+
+def test_a_list_of_a_real_tensor_is_what_the_step_made_of_it() -> None:
+    lengths, model = torch.tensor([1, 2, 3]), small_net()
+
+    def step() -> None:
+        lengths.add_(10)
+        model(torch.zeros(sum(lengths.tolist()), 8))
+
+    (first, *_) = [op for op in rooflight.estimate(step).ops if op.packet == "aten::addmm"]
+    assert first.outputs[0].shape[0] == 36
+    assert lengths.tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("read", [
     lambda output: output.argmax(0).numpy(), lambda output: output.argmax(0).tolist(),
     lambda output: 1 if output.mean() > 0 else 2, lambda output: np.asarray(output > 0).any(),

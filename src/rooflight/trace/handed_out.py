@@ -1,30 +1,50 @@
-"""Tensors without data that the program hands to numpy, to a list or to a format: what it logs is no op of torch."""
+"""Tensors without data that the program hands to numpy, to a list, to a format or as a number: what it logs."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from rooflight.errors import TraceFailed
+from rooflight.trace.python_line import python_line
 from rooflight.trace.replacements import replaced
 
 _Number = bool | int | float | complex
 
 
+class NumberThatDataDecides(float):
+    """A whole number that depends on data, such as how many were right. It can be added up and logged; a size or a
+    branch that it decides would be a guess."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TraceFailed(
+            f"{python_line()}: the step decides by a number of its data here, which a trace without data does not "
+            "have; run it once on its own data with real_data=True, or measure it"
+        )
+
+    __index__ = __bool__ = __int__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __round__ = _refuse
+    __hash__ = float.__hash__
+
+
 @contextmanager
 def values_handed_out(
-    known: Callable[[torch.Tensor], torch.Tensor | None], read: Callable[[torch.Tensor], _Number]
+    known: Callable[[torch.Tensor], torch.Tensor | None],
+    read: Callable[[torch.Tensor], _Number],
+    count: Callable[[torch.Tensor], float],
 ) -> Iterator[None]:
-    """As copies: what a real tensor holds, values of others that are `known`, else each as a number that is `read`."""
+    """As copies: values that are `known`, else each as a number that is `read`; one whole number that is not known as
+    what `count` says."""
     original, thread = torch.Tensor.numpy, threading.get_ident()
+    items, lists = torch.Tensor.item, torch.Tensor.tolist
 
     def values(tensor: torch.Tensor) -> torch.Tensor:
-        found = known(tensor) if isinstance(tensor, FakeTensor) else tensor
+        found = known(tensor)
         number = read(tensor) if found is None else 0
         with _disable_current_modes():
             return (
@@ -43,17 +63,35 @@ def values_handed_out(
         with _disable_current_modes():  # which says in torch's words where that is not possible
             return original(made.requires_grad_(tensor.requires_grad and not force))
 
+    def item(tensor: torch.Tensor) -> _Number:
+        if threading.get_ident() != thread or not _counts(tensor) or known(tensor) is not None:
+            return items(tensor)
+        return NumberThatDataDecides(count(tensor))
+
     def tolist(tensor: torch.Tensor) -> Any:
+        if threading.get_ident() != thread:
+            return lists(tensor)
         made = values(tensor.cpu())
         with _disable_current_modes():
-            return made.tolist()
+            return lists(made)
 
     def formatted(tensor: torch.Tensor, form: str) -> str:
         return format(tensor.detach().item(), form) if not tensor.dim() else object.__format__(tensor, form)
 
     with ExitStack() as stack:
         stack.enter_context(replaced(torch.Tensor, "numpy", numpy))
-        stack.enter_context(replaced(FakeTensor, "tolist", tolist))
+        stack.enter_context(replaced(torch.Tensor, "item", item))
+        for kind in (torch.Tensor, FakeTensor):
+            stack.enter_context(replaced(kind, "tolist", tolist))
         stack.enter_context(replaced(FakeTensor, "__format__", formatted))
         stack.enter_context(replaced(FakeTensor, "__dlpack__", lambda tensor, **how: values(tensor).__dlpack__(**how)))
         yield
+
+
+def _counts(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.numel() == 1
+        and not tensor.is_floating_point()
+        and tensor.dtype != torch.bool
+        and not tensor.is_complex()
+    )

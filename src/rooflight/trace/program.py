@@ -88,6 +88,7 @@ class ProgramRecorder(Recorder):
         """How many the models had before the step."""
         self._reads: Counter[str] = Counter()
         """By line, how often it read a number that is not known."""
+        self._counting = False
         self._makes_graph = False
         """Is backward itself to be differentiated, as for a penalty on gradients?"""
 
@@ -107,7 +108,7 @@ class ProgramRecorder(Recorder):
             if self._stand_ins is not None:
                 stack.enter_context(self._stand_ins.data_followed())
                 stack.enter_context(self._threads_kept_off())
-                stack.enter_context(values_handed_out(self._stand_ins._value, self._read))
+                stack.enter_context(values_handed_out(self._stand_ins.current, self._read, self._count))
                 stack.enter_context(replaced(nn.Module, "_apply", self._noting_moves(nn.Module._apply)))
             stack.enter_context(self)
             yield
@@ -305,7 +306,7 @@ class ProgramRecorder(Recorder):
         assert self._stand_ins is not None
         with self._stand_ins.mode:
             answer = self._assumed.answer(func, args, kwargs, _current_autograd_node())
-        if answer is UNKNOWN and func is _READ and args[0].is_floating_point():
+        if answer is UNKNOWN and func is _READ and (self._counting or args[0].is_floating_point()):
             self._assumed.note(ONE)
             self._refuse_endless_reads()
             return 1.0
@@ -327,6 +328,14 @@ class ProgramRecorder(Recorder):
 
     def _read(self, tensor: torch.Tensor) -> Any:
         return self._taken_as_usual(_READ, (tensor,), {})
+
+    def _count(self, tensor: torch.Tensor) -> Any:
+        """A whole number that the program asks for by `.item()`, as it does to log it."""
+        self._counting = True
+        try:
+            return _READ(tensor)
+        finally:
+            self._counting = False
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -70,6 +70,8 @@ class StandIns:
         """By the address of the real one, which is held so that the address stays its own."""
         self._copies: dict[int, torch.UntypedStorage] = {}
         """What real storages hold, on the host, by their addresses: several tensors may look at one."""
+        self._written: set[int] = set()
+        """Storages of twins that the step has written into: the real ones hold what was there before."""
         self._changed: dict[int, torch.Tensor] = {}
         """Values that something unknown was written into, by where they lie."""
 
@@ -129,7 +131,7 @@ class StandIns:
 
     def leftovers(self) -> str | None:
         """When the trace is over: what the program still holds of it."""
-        for held in (self._twins, self._elsewhere, self._storages, self._copies, self._changed):
+        for held in (self._twins, self._elsewhere, self._storages, self._copies, self._changed, self._written):
             held.clear()
         return self._leftovers.note()
 
@@ -185,12 +187,23 @@ class StandIns:
         elif _is_decided_by_values(func):
             return self._computed(func, args, kwargs, values) if known else UNKNOWN
         result = self._shapes.run(func, args, kwargs)
+        written = _written(func, args, kwargs) if func._schema.is_mutable else []
+        self._written.update(map(storage_address, written))
         given = [leaf for leaf in _leaves(result) if isinstance(leaf, torch.Tensor)]
         if known and all(_may_be_followed(tensor) for tensor in given):
             self._follow(func, args, kwargs, values, given)
-        elif func._schema.is_mutable and func._schema.name not in _KEEPS_VALUES:
-            self._forget(func, args, kwargs)
+        elif func._schema.name not in _KEEPS_VALUES:
+            self._forget(written)
         return result
+
+    def current(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """What a tensor holds at this point of the step, if that is known."""
+        if not isinstance(tensor, FakeTensor):
+            twin = self._twins.get(tensor)
+            if twin is None or storage_address(twin) not in self._written:
+                return tensor
+            tensor = twin
+        return self._value(tensor)
 
     def _value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         value: torch.Tensor | None = getattr(tensor, _VALUE, None)
@@ -241,15 +254,18 @@ class StandIns:
             if tensor.shape == value.shape:
                 setattr(tensor, _VALUE, value)
 
-    def _forget(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = zip((argument.name for argument in func._schema.arguments), args, strict=False)
-        named = {**dict(given), **kwargs}
-        for argument in func._schema.arguments:
-            if argument.name in named and argument.alias_info is not None and argument.alias_info.is_write:
-                for tensor in tensors_of((named[argument.name],), {}):
-                    value = getattr(tensor, _VALUE, None)
-                    if value is not None:
-                        self._changed[storage_address(value)] = value
+    def _forget(self, written: list[torch.Tensor]) -> None:
+        for tensor in written:
+            value = getattr(tensor, _VALUE, None)
+            if value is not None:
+                self._changed[storage_address(value)] = value
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The arguments that the operator writes into."""
+    names = [argument.name for argument in func._schema.arguments if argument.is_write]
+    named = {**dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)), **kwargs}
+    return tensors_of(tuple(named[name] for name in names if name in named), {})
 
 
 def _swapped(tensor: torch.Tensor, other: torch.Tensor) -> None:
