@@ -194,6 +194,28 @@ def test_an_own_op_has_the_time_that_was_measured_scaled_by_bandwidth() -> None:
     assert any("is a guess" in note and "ledgertest::shuffle" in note for note in guessed.notes)
 
 
+def test_an_own_op_beats_no_physics_but_where_it_was_measured() -> None:
+    """Its formula says 2 GB, which an H200 cannot move in 90 µs, nor an A100 in what becomes of them there."""
+    ledger = measured_with_own_op()
+    place = next(op.index for op in ledger.ops if "shuffle" in op.name)
+    cost = next(op.cost for op in ledger.ops if op.cost is not None and op.cost.bytes_read)
+    much = replace(cost, flops=0, bytes_read=10**9, bytes_written=10**9)
+    ops = tuple(replace(op, cost=much) if op.index == place else op for op in ledger.ops)
+    kernels = tuple(replace(row, time_s=9e-5) if row.ops == (place,) else row for row in ledger.kernels)
+    found = rooflight.predict(replace(ledger, ops=ops, kernels=kernels), on=["h200", "a100"], advice=False)
+    here, there = found
+    assert here.op_times_s[place] == 9e-5
+    # What it reads may lie in a cache, and of what it writes no more than the cache holds.
+    assert there.op_times_s[place] > (1e9 - 1e8) / find("a100").bandwidth_bytes_per_s.value
+    for row in found:
+        assert row.gpu_time_interval_s.low <= row.gpu_time_s <= row.gpu_time_interval_s.high
+        assert row.time_interval_s.low <= row.time_s <= row.time_interval_s.high
+    assert here.percent_of_roof < 100 and here.ops[0].percent_of_roof == pytest.approx(100)
+    assert max(here.op_least_s[place]) == pytest.approx(9e-5)
+    (note,) = [note for note in found.notes if "they count too much" in note]
+    assert note.endswith("ledgertest::shuffle")
+
+
 def test_an_own_op_has_a_time_in_the_spec_tier_too() -> None:
     ledger = measured_with_own_op()
     place = next(op.index for op in ledger.ops if "shuffle" in op.name)

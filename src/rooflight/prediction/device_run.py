@@ -18,8 +18,8 @@ from rooflight.prediction.checked_steps import checked_on
 from rooflight.prediction.clocks import step_seconds
 from rooflight.prediction.cluster.step import TimedStep
 from rooflight.prediction.flops_over_peak import flops_over_peak
-from rooflight.prediction.least_times import Limits, limits_of
-from rooflight.prediction.own_ops import carried_times
+from rooflight.prediction.least_times import Limits
+from rooflight.prediction.own_ops import carried_times, least_of_ops
 from rooflight.prediction.paleo import Ppp, SpecTime, spec_time
 from rooflight.prediction.result import CostlyOp, Interval, Prediction
 from rooflight.prediction.tiers import OpTimes, Predictor
@@ -93,17 +93,17 @@ def _prediction(
 ) -> Prediction:
     """What the seconds of its ops tell of a step, whoever found them. `of_tier`: what only the tier knows."""
     own = tier in ("calibrated", "partial", "transferred") and COMES_ALONG not in source
-    limits, demands, kinds = limits_of(step, device), step.demands, step.kind_of
+    limits, demands, kinds = least_of_ops(step, device), step.demands, step.kind_of
     gpu_s = float(seconds.sum())
     # An op of which nothing is known lies under neither roof.
     on_memory, has_roof = limits.memory_s > limits.compute_s, limits.roof_s > 0
-    memory_s, roofed_s = (float(seconds[some[kinds]].sum()) for some in (on_memory, has_roof))
+    memory_s, roofed_s = (float(seconds[some].sum()) for some in (on_memory, has_roof))
     flops, moved = (
         float(values[kinds].sum()) for values in (demands.matrix + demands.other, demands.read + demands.written)
     )
     throughput, tokens = rates(step, time_s)
     by_phase = np.bincount(step.phase_of, seconds, len(PHASES)).tolist()
-    return Prediction(
+    found = Prediction(
         device=device.name,
         tier=tier,
         source=source,
@@ -121,16 +121,18 @@ def _prediction(
         tokens_per_s=tokens,
         flops=flops_of(step),
         flops_over_peak=flops_over_peak(step, device),
-        mfu=metrics.utilisation(float(limits.matrix_s[kinds].sum()), time_s),
+        mfu=metrics.utilisation(float(limits.matrix_s.sum()), time_s),
         bound=metrics.bound(roofed_s - memory_s, memory_s, host_bound=metrics.is_host_bound(gpu_s, time_s)),
-        percent_of_roof=metrics.percent_of_roof(float(limits.roof_s[kinds].sum()), gpu_s) or 0.0,
+        percent_of_roof=metrics.percent_of_roof(float(limits.roof_s.sum()), gpu_s) or 0.0,
         intensity=metrics.intensity(flops, moved),
         phases={phase: time_s for phase, time_s in zip(PHASES, by_phase, strict=True) if time_s},
         ops=costliest(step, seconds, limits, device),
         op_times_s=tuple(seconds.tolist()),
-        op_least_s=tuple(zip(limits.compute_s[kinds].tolist(), limits.memory_s[kinds].tolist(), strict=True)),
+        op_least_s=tuple(zip(limits.compute_s.tolist(), limits.memory_s.tolist(), strict=True)),
         **of_tier,
     )
+    assert found.time_interval_s.holds(found.time_s) and found.gpu_time_interval_s.holds(found.gpu_time_s), found.source
+    return found
 
 
 def flops_of(step: Step) -> int:
@@ -149,17 +151,19 @@ def rates(step: Step, wall_s: float) -> tuple[float | None, float | None]:
 
 
 def costliest(step: Step, seconds: Array, limits: Limits, device: Device) -> tuple[CostlyOp, ...]:
+    """`seconds` and `limits` of every op."""
     has_tf32 = "tf32" in device.tensor_flops_per_s
     count = len(step.kinds)
-    totals, calls = np.bincount(step.kind_of, seconds, count), np.bincount(step.kind_of, minlength=count)
+    totals, roofs = (np.bincount(step.kind_of, values, count) for values in (seconds, limits.roof_s))
+    calls = np.bincount(step.kind_of, minlength=count)
     first = np.unique(step.kind_of, return_index=True)[1]
     total_s = float(totals.sum())
     rows = []
     for kind in np.argsort(-totals)[:_COSTLIEST].tolist():
         if totals[kind] <= 0:
             break
-        op, traced = step.kinds[kind], step.ledger.ops[int(first[kind])]
-        roof_s = float(limits.roof_s[kind]) * int(calls[kind])
+        place = int(first[kind])
+        op, traced = step.kinds[kind], step.ledger.ops[place]
         rows.append(
             CostlyOp(
                 name=op.name,
@@ -169,8 +173,8 @@ def costliest(step: Step, seconds: Array, limits: Limits, device: Device) -> tup
                 module=traced.module or traced.phase,
                 precision="fp32" if op.precision == "tf32" and not has_tf32 else op.precision,
                 shapes=", ".join(formatting.shape(tensor.shape) for tensor in list(op.inputs)[:2]),
-                bound=metrics.side(limits.compute_s[kind], limits.memory_s[kind]),
-                percent_of_roof=metrics.percent_of_roof(roof_s, float(totals[kind])),
+                bound=metrics.side(limits.compute_s[place], limits.memory_s[place]),
+                percent_of_roof=metrics.percent_of_roof(float(roofs[kind]), float(totals[kind])),
             )
         )
     return tuple(rows)

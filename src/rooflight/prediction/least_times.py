@@ -31,7 +31,7 @@ def cache_bytes(device: Device) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """For every kind of op: the least seconds that compute and memory take at the roofs."""
+    """For every kind of op, or every op: the least seconds that compute and memory take at the roofs."""
 
     compute_s: Array
     memory_s: Array

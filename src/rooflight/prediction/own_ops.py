@@ -18,7 +18,7 @@ from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger, Op
 from rooflight.ops.op_tasks import is_guess
 from rooflight.ops.registry import TASKS
-from rooflight.prediction.least_times import limits_of
+from rooflight.prediction.least_times import Limits, floor_seconds, limits_of
 from rooflight.step.cache_reuse import Array
 from rooflight.step.costed_step import Step
 from rooflight.summary.measured import Measured, is_measured
@@ -36,6 +36,8 @@ class CarriedTimes:
     seconds: Array
     same_device: bool
     """Were they timed on the device itself?"""
+    beyond: npt.NDArray[np.bool_]
+    """Which of them took less than nothing beats, by what their formulas count: those count more than is done."""
 
 
 def is_own(op: Op) -> bool:
@@ -53,7 +55,25 @@ def carried_times(step: Step, device: Device) -> CarriedTimes | None:
     here, there = (limits_of(step, where).roof_s[step.kind_of[places]] for where in (device, origin))
     slower = origin.bandwidth_bytes_per_s.value / device.bandwidth_bytes_per_s.value
     ratio = np.divide(here, there, out=np.full(len(places), slower), where=(here > 0) & (there > 0))
-    return CarriedTimes(places, ratio * np.array(list(timed.values())), origin.name == device.name)
+    seconds = ratio * np.array(list(timed.values()))
+    least_s = floor_seconds(step, device)[places]
+    same_device = origin.name == device.name
+    if not same_device:  # a measurement is believed; what is made of it elsewhere obeys physics
+        seconds = np.maximum(seconds, least_s)
+    return CarriedTimes(places, seconds, same_device, seconds < least_s)
+
+
+def least_of_ops(step: Step, device: Device) -> Limits:
+    """For every op, the least seconds at the roofs: no more than one took on the device, if that is beyond them."""
+    limits = limits_of(step, device)
+    of_ops = Limits(*(values[step.kind_of] for values in (limits.compute_s, limits.memory_s, limits.matrix_s)))
+    own = carried_times(step, device)
+    if own is not None and own.beyond.any():
+        places = own.places[own.beyond]
+        part = own.seconds[own.beyond] / of_ops.roof_s[places]
+        for values in (of_ops.compute_s, of_ops.memory_s, of_ops.matrix_s):
+            values[places] *= part
+    return of_ops
 
 
 def own_times(step: Step) -> dict[int, float]:
@@ -77,14 +97,25 @@ def _timed_ops(ledger: Ledger) -> dict[int, float]:
 def carried_note(step: Step, rows: Iterable[Prediction]) -> tuple[str, ...]:
     """Which ops, from where, and what part of each device's time they are."""
     places = list(own_times(step))
-    if not places or recognise_name(step.ledger.header.device or "") is None:
+    origin = recognise_name(step.ledger.header.device or "") if places else None
+    if origin is None:
         return ()
-    names = sorted({step.ledger.ops[place].packet.removeprefix("aten::") for place in places})
     shares = [f"{_share(row.op_times_s, places):.0%} on {row.device}" for row in rows]
-    return (
+    carried = (
         f"taken from what {step.ledger.header.device} needed for them, by the roofs of both devices or else their "
-        f"bandwidths: {', '.join(names)}; of the device's time {', '.join(shares)}",
+        f"bandwidths: {_names(step, places)}; of the device's time {', '.join(shares)}"
     )
+    own = carried_times(step, origin)
+    if own is None or not own.beyond.any():
+        return (carried,)
+    return carried, (
+        f"{step.ledger.header.device} was faster than it can move what the formulas of these count, so they count too "
+        f"much, and its roof is taken from the measurement: {_names(step, own.places[own.beyond].tolist())}"
+    )
+
+
+def _names(step: Step, places: Iterable[int]) -> str:
+    return ", ".join(sorted({step.ledger.ops[place].packet.removeprefix("aten::") for place in places}))
 
 
 def _share(seconds: Sequence[float], places: Sequence[int]) -> float:

@@ -34,7 +34,11 @@ class Interval(msgspec.Struct, frozen=True):
         """Of an error with this standard deviation, as likely half as twice; but for what is below the `least` that
         physics allows."""
         times = math.exp(NINETY * deviation / value) if value > 0 else 1.0
-        return cls(max(least, value / times), value * times)
+        return cls(min(value, max(least, value / times)), value * times)
+
+    def holds(self, value: float) -> bool:
+        """But for rounding."""
+        return self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)
 
     def or_later(self, other: Interval, times: float) -> Interval:
         """Of the later of two ends, and what comes to it: `times` the later one."""

@@ -174,6 +174,7 @@ class Predictor:
         if (own := carried_times(step, self.device)) is not None:
             before = np.bincount(of, seconds, count)
             seconds[own.places] = own.seconds
+            floor_s[own.places] = np.minimum(floor_s[own.places], own.seconds)
             after = np.bincount(of, seconds, count)
             each *= np.divide(after, before, out=np.ones(count), where=before > 0)[step.task_kind]
             guessed = guessed.copy()
