@@ -26,8 +26,8 @@ demo: $(STAMP)
 	@$(BIN)/python examples/demo.py demo
 
 # Two processes; who has run out of tests takes from the other, so that neighbours, which share what they load, mostly
-# stay together.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# stay together. Bytecode is kept, whatever the machine's habit: programs that tests start would compile everything anew.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: $(STAMP)
 	@$(PYTEST) -m "not slow"

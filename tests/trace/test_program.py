@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import rooflight
 from rooflight import summary
 from rooflight.errors import BadInput, RooflightError, TraceFailed
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, total
 from rooflight.spec import repeat
 from rooflight.trace import program
 from rooflight.trace.program_stage import ProgramStage
@@ -526,6 +526,21 @@ def test_a_count_of_data_that_decides_fails_with_its_line(decide: Step) -> None:
     model, x = small_net(), torch.randn(1024, 8)
     with pytest.raises(TraceFailed, match=r"the step decides by a number of its data here.*real_data=True"):
         rooflight.estimate(lambda: decide(right_answers(model, x)))
+
+
+def test_experts_of_a_step_of_ones_own_get_equal_shares() -> None:
+    gate, experts, x = nn.Linear(64, 4), nn.ModuleList(nn.Linear(64, 64) for _ in range(4)), torch.randn(256, 64)
+
+    def step() -> None:
+        chosen, output = gate(x).argmax(-1), torch.zeros_like(x)
+        for place, expert in enumerate(experts):
+            marked = chosen == place
+            if marked.any():
+                output[marked] = expert(x[marked])
+
+    ledger = rooflight.estimate(step)
+    assert total(ledger.ops).flops == 2 * 256 * 64 * 4 + 2 * 256 * 64 * 64
+    assert any("tokens choose all experts equally often" in note for note in ledger.header.notes)
 
 
 def test_a_list_of_a_real_tensor_is_what_the_step_made_of_it() -> None:

@@ -303,9 +303,7 @@ class ProgramRecorder(Recorder):
 
     def _taken_as_usual(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the program asks of values that are not there."""
-        assert self._stand_ins is not None
-        with self._stand_ins.mode:
-            answer = self._assumed.answer(func, args, kwargs, _current_autograd_node())
+        answer = self._assumed.answer(func, args, kwargs, _current_autograd_node())
         if answer is UNKNOWN and func is _READ and (self._counting or args[0].is_floating_point()):
             self._assumed.note(ONE)
             self._refuse_endless_reads()
