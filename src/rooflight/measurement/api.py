@@ -6,7 +6,7 @@ import gc
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Unpack, cast
 
 import msgspec
@@ -123,27 +123,54 @@ def measure(
         if step.get("batch") is not None:
             raise BadInput(BOTH_BATCHES)
         spec = with_part_of(spec, total_batch, spec.gpus)
-    if spec.gpus > 1:
+    several = spec.gpus > 1
+    if several:
         refuse_for_several(live=isinstance(model, nn.Module), options=options, device=device)
-        where = _device(model, (inputs, kwargs), device)
-        check_replicas(spec, where.type)
-        refuse_what_cannot_fit(where, spec, workload_of(spec, model, inputs, kwargs, device="meta"))
-        command = command or _asked(spec, options, live=None, device=device)
-        return measure_replicas(spec, on=where.type, repeat=repeat, command=command, progress=progress)
-    if counters == "ncu":
+    elif counters == "ncu":
         raise BadInput("ncu needs a process of its own: use the command line, `rooflight measure --counters ncu`")
-    where = _device(model, (inputs, kwargs), device)
+    called = [*(f"{POSITIONAL}{place}" for place in range(len(inputs))), *(kwargs or ())]
+    live = called if isinstance(model, nn.Module) else None
+    command = command or _asked(spec, options, live=live, device=device)
+    given = _Given(model, inputs, kwargs, labels, _device(model, (inputs, kwargs), device))
+    return (_measure_several if several else _measure_one)(spec, given, options, command, progress)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A model as it was given, and where it is measured."""
+
+    model: str | nn.Module | StepSpec
+    inputs: tuple[Any, ...]
+    kwargs: Mapping[str, Any] | None
+    labels: Any
+    where: torch.device
+
+    def refuse_what_cannot_fit(self, spec: StepSpec) -> None:
+        without_data = workload_of(spec, self.model, self.inputs, self.kwargs, device="meta")
+        refuse_what_cannot_fit(self.where, spec, without_data)
+
+
+def _measure_several(
+    spec: StepSpec, given: _Given, options: MeasureOptions, command: str, progress: Progress
+) -> Ledger:
+    """A process for each GPU."""
+    check_replicas(spec, given.where.type)
+    given.refuse_what_cannot_fit(spec)
+    return measure_replicas(spec, on=given.where.type, repeat=options.repeat, command=command, progress=progress)
+
+
+def _measure_one(spec: StepSpec, given: _Given, options: MeasureOptions, command: str, progress: Progress) -> Ledger:
+    """In this process."""
+    where = given.where
     conditions = Conditions(str(where))  # looks at the device before anything of ours is on it
     if where.type != "cuda":
         _refuse_what_needs_a_gpu(options, graphs=spec.graphs)
-    if not isinstance(model, nn.Module):
-        refuse_what_cannot_fit(where, spec, workload_of(spec, model, inputs, kwargs, device="meta"))
+    if not isinstance(given.model, nn.Module):
+        given.refuse_what_cannot_fit(spec)
     with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
-        workload = replace(placed_workload(spec, model, inputs, kwargs, where), labels=labels)
+        workload = replace(placed_workload(spec, given.model, given.inputs, given.kwargs, where), labels=given.labels)
         if is_compiled(workload.model) and not spec.graphs:
             options = replace(options, execution="compile")
-        called = [*(f"{POSITIONAL}{place}" for place in range(len(inputs))), *(kwargs or ())]
-        command = command or _asked(spec, options, live=called if isinstance(model, nn.Module) else None, device=device)
         return measure_workload(workload, trace_options(spec, where, command), options, conditions, progress)
 
 

@@ -117,9 +117,7 @@ def predict(
         check_precisions(ledger, devices)
         traces: Traces = LedgerTraces(ledger, spec)
     else:
-        check_precision(spec.autocast or spec.dtype, devices, option="--autocast" if spec.autocast else "--dtype")
-        live: Any = spec.model if isinstance(model, (str, StepSpec)) else model
-        traces = Traces(live, inputs, kwargs, labels=labels, **spec.build)
+        traces = _traces_of(model, (inputs, kwargs, labels), spec, devices)
     how = TraceOptions.of(spec, on="cpu" if real_data else "meta", command=command)
     asked = StepRequest(traces, how, allocator or "")
     predictions = Question(
@@ -141,6 +139,16 @@ def predict(
     if ledger is not None:
         predictions = beside_measured(predictions, ledger, spec)
     return replace(predictions, notes=(*cards_taken(on), *predictions.notes))
+
+
+def _traces_of(
+    model: Any, called: tuple[tuple[Any, ...], Mapping[str, Any] | None, Any], spec: StepSpec, devices: Sequence[Device]
+) -> Traces:
+    """Of a model that is traced here, `called` with inputs, keywords and labels."""
+    check_precision(spec.autocast or spec.dtype, devices, option="--autocast" if spec.autocast else "--dtype")
+    inputs, kwargs, labels = called
+    live = spec.model if isinstance(model, (str, StepSpec)) else model
+    return Traces(live, inputs, kwargs, labels=labels, **spec.build)
 
 
 @dataclass(frozen=True)
