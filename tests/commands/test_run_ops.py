@@ -67,7 +67,9 @@ def test_a_script_as_it_is_gives_what_it_gave_and_a_step(tmp_path):
     assert ledger.header.optimizer == "AdamW"
     assert {op.module for op in ledger.ops if op.phase == "backward"} >= {"0", "3", "<loss>"}
     assert ledger.header.command == f"rooflight run --ops -- {' '.join(script)}"
-    assert "steps 1-2 untouched, 3-6 timed, 7 recorded (took " in ledger.header.notes[0]
+    # The data loader forks its workers anew in the seventh.
+    assert "steps 1-2 untouched, 3-6 timed, 8 recorded (took " in ledger.header.notes[0]
+    assert "another step was taken than was to be measured: it forked" in ledger.header.notes
 
 
 @pytest.mark.parametrize(("words", "message"), [
