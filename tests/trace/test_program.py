@@ -521,6 +521,23 @@ def test_a_count_of_data_can_be_logged_and_decides_nothing() -> None:
     assert any("a number that the step reads is 1" in note for note in ledger.header.notes)
 
 
+def test_a_branch_by_a_number_of_data_is_noted_with_its_line() -> None:
+    model, x, seen = small_net(), torch.randn(1024, 8), [0.5]
+
+    def step() -> None:
+        seen.append(model(x).mean().item())
+        if sum(seen) / len(seen) < 0.015:
+            model(x)
+
+    notes = rooflight.estimate(step).header.notes
+    (note,) = [note for note in notes if "a number that a branch depends on is 1" in note]
+    line = step.__code__.co_firstlineno + 2
+    assert f"trace/test_program.py:{line}" in note
+    assert not any(
+        "branch" in note for note in rooflight.estimate(lambda: f"{model(x).mean().item():.2f}").header.notes
+    )
+
+
 @pytest.mark.parametrize("decide", [range, bool, round, lambda count: count == 0, lambda count: count > 3])
 def test_a_count_of_data_that_decides_fails_with_its_line(decide: Step) -> None:
     model, x = small_net(), torch.randn(1024, 8)

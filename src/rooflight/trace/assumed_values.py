@@ -41,6 +41,7 @@ PASSED = "checks that would raise an error pass"
 MARKED = "a mask that is assigned to marks every place"
 SEEN = "images and sound among the inputs are no padding of zeros"
 ONE = "a number that the step reads is 1"
+DECIDES = "a number that a branch depends on is 1 (real_data=True shows which way it really goes)"
 DENSE = "padding is computed with, not taken out by nested tensors"
 
 _SAME = frozenset(

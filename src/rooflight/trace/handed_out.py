@@ -18,9 +18,51 @@ from rooflight.trace.replacements import replaced
 _Number = bool | int | float | complex
 
 
-class NumberThatDataDecides(float):
-    """A whole number that depends on data, such as how many were right. It can be added up and logged; a size or a
-    branch that it decides would be a guess."""
+class UnknownNumber(float):
+    """A number that depends on data. So does what is computed from it, and a branch that it decides may go another way:
+    `decides` is told of those."""
+
+    decides: Callable[[], object]
+
+    def __new__(cls, value: float, decides: Callable[[], object]) -> UnknownNumber:
+        number = super().__new__(cls, value)
+        number.decides = decides
+        return number
+
+    __hash__ = float.__hash__
+
+
+def _computing(name: str) -> Callable[..., Any]:
+    plain = getattr(float, name)
+
+    def compute(self: UnknownNumber, *others: Any) -> Any:
+        result = plain(self, *others)
+        return UnknownNumber(result, self.decides) if type(result) is float else result
+
+    return compute
+
+
+def _deciding(name: str) -> Callable[..., Any]:
+    plain = getattr(float, name)
+
+    def decide(self: UnknownNumber, *others: Any) -> Any:
+        self.decides()
+        return plain(self, *others)
+
+    return decide
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    for _way in (f"__{_name}__", f"__r{_name}__"):
+        setattr(UnknownNumber, _way, _computing(_way))
+for _name in ("neg", "pos", "abs"):
+    setattr(UnknownNumber, f"__{_name}__", _computing(f"__{_name}__"))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "bool"):
+    setattr(UnknownNumber, f"__{_name}__", _deciding(f"__{_name}__"))
+
+
+class NumberThatDataDecides(UnknownNumber):
+    """A whole one, such as how many were right. It can be added up and logged; a size or a branch would be a guess."""
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TraceFailed(
@@ -37,9 +79,10 @@ def values_handed_out(
     known: Callable[[torch.Tensor], torch.Tensor | None],
     read: Callable[[torch.Tensor], _Number],
     count: Callable[[torch.Tensor], float],
+    decides: Callable[[], object],
 ) -> Iterator[None]:
     """As copies: values that are `known`, else each as a number that is `read`; one whole number that is not known as
-    what `count` says."""
+    what `count` says. `decides`: told where a number that is not known decides a branch."""
     original, thread = torch.Tensor.numpy, threading.get_ident()
     items, lists = torch.Tensor.item, torch.Tensor.tolist
 
@@ -64,9 +107,12 @@ def values_handed_out(
             return original(made.requires_grad_(tensor.requires_grad and not force))
 
     def item(tensor: torch.Tensor) -> _Number:
-        if threading.get_ident() != thread or not _counts(tensor) or known(tensor) is not None:
+        if threading.get_ident() != thread or known(tensor) is not None:
             return items(tensor)
-        return NumberThatDataDecides(count(tensor))
+        if _counts(tensor):
+            return NumberThatDataDecides(count(tensor), decides)
+        number = items(tensor)
+        return UnknownNumber(number, decides) if type(number) is float else number
 
     def tolist(tensor: torch.Tensor) -> Any:
         if threading.get_ident() != thread:

@@ -12,7 +12,8 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -25,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from rooflight.errors import TraceFailed
 from rooflight.ledger import LOSS, Arg, Phase
 from rooflight.models.dtypes import DTYPE_NAMES
-from rooflight.trace.assumed_values import ONE, UNKNOWN, AssumedValues
+from rooflight.trace.assumed_values import DECIDES, ONE, UNKNOWN, AssumedValues
 from rooflight.trace.handed_out import values_handed_out
 from rooflight.trace.in_place import PARAMETER_NODE, InPlaceCalls, called_by_engine
 from rooflight.trace.interception import as_a_mode
@@ -108,7 +109,7 @@ class ProgramRecorder(Recorder):
             if self._stand_ins is not None:
                 stack.enter_context(self._stand_ins.data_followed())
                 stack.enter_context(self._threads_kept_off())
-                stack.enter_context(values_handed_out(self._stand_ins.current, self._read, self._count))
+                stack.enter_context(self._numbers_handed_out(self._stand_ins))
                 stack.enter_context(replaced(nn.Module, "_apply", self._noting_moves(nn.Module._apply)))
             stack.enter_context(self)
             yield
@@ -326,6 +327,9 @@ class ProgramRecorder(Recorder):
 
     def _read(self, tensor: torch.Tensor) -> Any:
         return self._taken_as_usual(_READ, (tensor,), {})
+
+    def _numbers_handed_out(self, stand_ins: StandIns) -> AbstractContextManager[None]:
+        return values_handed_out(stand_ins.current, self._read, self._count, partial(self._assumed.note, DECIDES))
 
     def _count(self, tensor: torch.Tensor) -> Any:
         """A whole number that the program asks for by `.item()`, as it does to log it."""

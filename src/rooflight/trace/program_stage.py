@@ -39,7 +39,7 @@ from rooflight.trace.reach import Reach
 from rooflight.trace.recorder import Observer
 from rooflight.trace.stage import Recording, set_apart
 from rooflight.trace.stand_ins import StandIns
-from rooflight.trace.surroundings import surroundings_without_data
+from rooflight.trace.surroundings import saves_noted, surroundings_without_data
 from rooflight.trace.target import Target, parse_target
 
 Program = Callable[..., Any]
@@ -323,6 +323,8 @@ def staged_program(
                 choose(optimizer)
             if several:
                 notes.append("the work of other processes and what they exchange are no part of this estimate")
+        else:
+            stage.enter_context(saves_noted(notes))
         if reach.ended_early:
             notes.append(
                 "the step reaches more objects than are looked at: what it changes in the others is not put back"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rooflight.trace.replacements import replaced
 from rooflight.trace.target import Target
 
 
@@ -29,18 +30,29 @@ def surroundings_without_data(target: Target, notes: list[str]) -> Iterator[Call
 @contextmanager
 def _nothing_written(notes: list[str]) -> Iterator[None]:
     """A checkpoint of tensors without data would take the place of a real one."""
-    original = torch.save
 
     def save(*args: Any, **kwargs: Any) -> None:
         note = "what the step saves (torch.save) is not written: there is no data"
         if note not in notes:
             notes.append(note)
 
-    torch.save = save
-    try:
+    with replaced(torch, "save", save):
         yield
-    finally:
-        torch.save = original
+
+
+@contextmanager
+def saves_noted(notes: list[str]) -> Iterator[None]:
+    """A real run writes what the step writes."""
+    original = torch.save
+
+    def save(*args: Any, **kwargs: Any) -> None:
+        note = "the step saves (torch.save), and so did every run of it: what it wrote last is there now"
+        if note not in notes:
+            notes.append(note)
+        original(*args, **kwargs)
+
+    with replaced(torch, "save", save):
+        yield
 
 
 @contextmanager

@@ -276,7 +276,12 @@ class ScriptRun:
         self.status.doing, self.status.put_off = "nothing", reason
         self._put_offs += 1
         if self._put_offs > _PUT_OFFS:
-            self._give_up(RuntimeError(f"{self._put_offs} steps one after the other were put off: {reason}"))
+            self._give_up(
+                RuntimeError(
+                    f"in {self._put_offs} steps one after the other {reason}: choose others with --steps, or let the "
+                    "program do that less often (a data loader with persistent_workers=True forks once)"
+                )
+            )
         else:
             self._note(f"another step was taken than was to be measured: {reason}")
             self._file.write(self.status)

@@ -96,7 +96,8 @@ def amount_writer(unit: Unit) -> Callable[[float | None], str]:
     def signed(value: float | None) -> str:
         if value is None:
             return ""
-        rounded = round(value) if abs(value) >= 1 else value
+        # Counts are whole, however their parts were computed; seconds are not.
+        rounded = round(value) if abs(value) >= 1 and unit != "second" else value
         return f"−{write(-rounded)}" if rounded < 0 else write(rounded)
 
     return signed
