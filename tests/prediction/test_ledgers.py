@@ -12,12 +12,14 @@ from msgspec.structs import replace
 from torch import nn
 
 import rooflight
+from rooflight.analysis.judged_device import by_time
 from rooflight.errors import BadFile, BadInput
 from rooflight.estimation.gpu_optimizer import with_optimizer_of_gpus
 from rooflight.hardware.devices import find
 from rooflight.ledger import Kernel, Ledger, Measurement, Value
 from rooflight.prediction.result import Prediction
 from rooflight.recordings import names
+from rooflight.reporting.report.predictions import runs_from
 from tests.fixtures.paths import ROOT
 
 STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -121,6 +123,9 @@ def test_an_optimizer_that_ran_on_a_cpu_takes_all_tensors_at_once_on_a_gpu(name:
     assert [advice.change for advice in here[0].advice] == [advice.change for advice in there[0].advice]
     (note,) = [note for note in here.notes if note.startswith("the step was traced for cpu")]
     assert "but for the optimizer's, which takes all tensors at once there: attention and TF32 may be others" in note
+    (on_page,) = runs_from(on_cpu, [find("h200")])
+    (judged,) = by_time(on_cpu, [find("h200")])
+    assert on_page.prediction.time_s == judged.time_s == here[0].time_s
 
 
 def test_an_optimizer_of_somebodys_own_stays_what_it_is() -> None:

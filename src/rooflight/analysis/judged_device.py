@@ -10,7 +10,7 @@ from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger, Value
 from rooflight.prediction.device_run import DeviceRun, device_runs
-from rooflight.prediction.rebuilt import as_run_on, traces_of
+from rooflight.prediction.rebuilt import as_run_on, on_other_kind, traces_of
 from rooflight.prediction.resolve_devices import predictor_of
 from rooflight.step.costed_step import own_step
 from rooflight.summary.facts import MeasuredFact, MeasuredTimes
@@ -78,7 +78,7 @@ def by_time(ledger: Ledger, devices: Sequence[Device]) -> list[DeviceTime]:
     which device is the better one."""
     cells, traces = [], traces_of(ledger)
     for device in devices:
-        there, _ = as_run_on(ledger, device, traces)
+        there = on_other_kind(as_run_on(ledger, device, traces)[0], cpu=device.kind == "cpu")
         cells += device_runs(own_step(there), [predictor_of(device, None, None)[0]])
     times = [DeviceTime(cell.predictor.device.name, cell.wall_s, cell.gpu_s, cell.predictor.tier) for cell in cells]
     return sorted(times, key=lambda row: row.time_s)

@@ -15,6 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace as in_fields
 
 from rooflight.errors import BadInput, RooflightError, TraceFailed
+from rooflight.estimation.gpu_optimizer import with_optimizer_of_gpus
 from rooflight.hardware.device import Device
 from rooflight.ledger import Header, Ledger, total
 from rooflight.models.registry import NAMES
@@ -110,6 +111,14 @@ def as_run_by(ledger: Ledger, target: str, traces: Traces | None) -> tuple[Ledge
         return ledger, f"{taken}: {again}" if attending else ""
     other = again.traced_for(target)
     return in_fields(other, header=in_fields(other.header, command=header.command, notes=header.notes)), ""
+
+
+def on_other_kind(ledger: Ledger, *, cpu: bool) -> Ledger:
+    """The ledger for a CPU, or for GPUs. On these torch's optimizers take all tensors at once."""
+    if (ledger.header.target == "cpu") == cpu:
+        return ledger
+    there = in_fields(ledger, header=in_fields(ledger.header, target="cpu" if cpu else "cuda"))
+    return there if cpu else with_optimizer_of_gpus(there)
 
 
 def step_of(ledger: Ledger, traces: Traces | None) -> Step:

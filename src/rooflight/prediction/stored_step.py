@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from rooflight import recordings
 from rooflight.errors import BadInput
-from rooflight.estimation.gpu_optimizer import takes_all_at_once, with_optimizer_of_gpus
+from rooflight.estimation.gpu_optimizer import takes_all_at_once
 from rooflight.files import load
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
-from rooflight.prediction.rebuilt import as_run_by, step_of, traces_of
+from rooflight.prediction.rebuilt import as_run_by, on_other_kind, step_of, traces_of
 from rooflight.prediction.result import Predictions
 from rooflight.prediction.tiers import check_precision
 from rooflight.prediction.traces import Traces
@@ -112,11 +112,7 @@ class LedgerTraces(Traces):
     def _step(self, on_cpu: bool) -> Step:
         """The same one for all GPUs; what is said of times depends on whether it is for a CPU."""
         if on_cpu not in self._own:
-            ledger, header = self._ledger, self._ledger.header
-            if (header.target == "cpu") != on_cpu:
-                ledger = replace(ledger, header=replace(header, target="cpu" if on_cpu else "cuda"))
-                ledger = ledger if on_cpu else with_optimizer_of_gpus(ledger)
-            self._own[on_cpu] = step_of(ledger, self._again)
+            self._own[on_cpu] = step_of(on_other_kind(self._ledger, cpu=on_cpu), self._again)
         return self._own[on_cpu]
 
 

@@ -19,7 +19,7 @@ from rooflight.ledger import Ledger
 from rooflight.prediction.api import Question
 from rooflight.prediction.cluster_run import layout_of
 from rooflight.prediction.device_run import device_runs
-from rooflight.prediction.rebuilt import as_run_on, traces_of
+from rooflight.prediction.rebuilt import as_run_on, on_other_kind, traces_of
 from rooflight.prediction.resolve_devices import memories_on, predictor_of
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.prediction.tiers import check_precision
@@ -159,10 +159,10 @@ def runs_from(ledger: Ledger, devices: Sequence[Device]) -> Iterator[PredictedRu
     """The ledger's own step on each device: its ops, with the memory they take there."""
     traces = traces_of(ledger)
     plain = replace(ledger, kernels=(), measurements=()) if is_measured(ledger) else ledger
-    memories, own = memories_on(*devices), cache(lambda: own_step(plain))
+    memories, step_for = memories_on(*devices), cache(lambda cpu: own_step(on_other_kind(plain, cpu=cpu)))
     for device in devices:
         there, otherwise = as_run_on(plain, device, traces)
-        step = own() if there is plain else own_step(there)
+        step = step_for(device.kind == "cpu") if there is plain else own_step(there)
         predictor, said = predictor_of(device, None, None)
         (cell,) = device_runs(step, [predictor])
         prediction = replace(cell.prediction(), memory=memories.of(step, device))
