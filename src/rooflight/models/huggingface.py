@@ -244,11 +244,28 @@ def _class_for(library: Any, config: Any) -> Any:
 
 
 _HEADS = (
-    "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "IMAGE_TEXT_TO_TEXT", "CAUSAL_LM", "MASKED_LM", "CTC",
-    "ZERO_SHOT_IMAGE_CLASSIFICATION", "IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION", "AUDIO_CLASSIFICATION",
-    "OBJECT_DETECTION", "UNIVERSAL_SEGMENTATION", "SEMANTIC_SEGMENTATION", "DEPTH_ESTIMATION", "MASK_GENERATION", "",
-    "MULTIMODAL_LM", "TEXT_TO_WAVEFORM", "TEXT_TO_SPECTROGRAM", "TIME_SERIES_PREDICTION", "PRETRAINING",
-)  # fmt: skip
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "SPEECH_SEQ_2_SEQ",
+    "IMAGE_TEXT_TO_TEXT",
+    "CAUSAL_LM",
+    "MASKED_LM",
+    "CTC",
+    "ZERO_SHOT_IMAGE_CLASSIFICATION",
+    "IMAGE_CLASSIFICATION",
+    "VIDEO_CLASSIFICATION",
+    "AUDIO_CLASSIFICATION",
+    "OBJECT_DETECTION",
+    "UNIVERSAL_SEGMENTATION",
+    "SEMANTIC_SEGMENTATION",
+    "DEPTH_ESTIMATION",
+    "MASK_GENERATION",
+    "",
+    "MULTIMODAL_LM",
+    "TEXT_TO_WAVEFORM",
+    "TEXT_TO_SPECTROGRAM",
+    "TIME_SERIES_PREDICTION",
+    "PRETRAINING",
+)
 """As transformers' tables of classes are called, the most telling first; the one without a name holds models without a
 head. Text with images comes before text alone, so that nothing of a model is left out."""
 

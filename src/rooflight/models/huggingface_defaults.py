@@ -32,26 +32,50 @@ def _music(decoder: str) -> dict[str, dict[str, str]]:
 _MROPE = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5, "mrope_section": [8, 12, 12]}
 _XDROPE = {"rope_type": "xdrope", "rope_theta": 10_000.0, "alpha": 1000.0, "factor": 1.0, "mrope_section": [16] * 4}
 _SIGLIP = {
-    "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
-    "num_attention_heads": 16, "patch_size": 14, "image_size": 364, "vision_use_head": False,
-}  # fmt: skip
+    "model_type": "siglip_vision_model",
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "patch_size": 14,
+    "image_size": 364,
+    "vision_use_head": False,
+}
 _WINDOWED_DINO = {
-    "model_type": "rf_detr_dinov2", "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
-    "patch_size": 14, "image_size": 560, "num_windows": 4, "out_indices": [2, 5, 8, 11],
-}  # fmt: skip
+    "model_type": "rf_detr_dinov2",
+    "hidden_size": 384,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 6,
+    "patch_size": 14,
+    "image_size": 560,
+    "num_windows": 4,
+    "out_indices": [2, 5, 8, 11],
+}
 _DEEPSEEK_3B = {
-    "vocab_size": 129_280, "hidden_size": 1280, "intermediate_size": 6848, "num_hidden_layers": 12,
-    "num_attention_heads": 10, "moe_intermediate_size": 896, "num_experts_per_tok": 6,
+    "vocab_size": 129_280,
+    "hidden_size": 1280,
+    "intermediate_size": 6848,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 10,
+    "moe_intermediate_size": 896,
+    "num_experts_per_tok": 6,
     "mlp_layer_types": _layers(12, "sparse", (0,), "dense"),
-}  # fmt: skip
+}
 _PERCEPTION_ENCODER = {
-    "model_type": "timm_wrapper", "architecture": "vit_pe_core_large_patch14_336", "do_pooling": False,
+    "model_type": "timm_wrapper",
+    "architecture": "vit_pe_core_large_patch14_336",
+    "do_pooling": False,
     "num_classes": 1000,
     "model_args": {
-        "embed_dim": 1024, "img_size": [448, 448], "depth": 23, "global_pool": "", "use_post_transformer_norm": False,
-        "init_values": 0.1, "ref_feat_shape": [32, 32],
+        "embed_dim": 1024,
+        "img_size": [448, 448],
+        "depth": 23,
+        "global_pool": "",
+        "use_post_transformer_norm": False,
+        "init_values": 0.1,
+        "ref_feat_shape": [32, 32],
     },
-}  # fmt: skip
+}
 
 
 def _seen_as_wide(width: int) -> dict[str, dict[str, int]]:
@@ -77,11 +101,15 @@ def _strokes(side: int) -> dict[str, list[list[int]]]:
 
 _INTRACLASS = {
     "intraclass_block_config": {
-        "reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0], **_strokes(7), **_strokes(5), **_strokes(3)
+        "reduce_channel": [1, 1, 0],
+        "return_channel": [1, 1, 0],
+        **_strokes(7),
+        **_strokes(5),
+        **_strokes(3),
     },
     "scale_factor_list": [1, 2, 4, 8],
     "kernel_list": [3, 2, 2],
-}  # fmt: skip
+}
 _GEMMA_EYE = {"vision_config": {"image_size": 896, "patch_size": 14}}
 _DECODER = {"is_decoder": True, "add_cross_attention": True}
 _HEAD_DIM = {"head_dim": 128}

@@ -354,10 +354,22 @@ _TEXT_ALONE = (
 )
 _MAINS = ("input_ids", "pixel_values", "pixel_values_videos", "input_values", "input_features")
 _PATCHED_TYPES = (
-    "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe", "glm46v",
-    "glm_ocr", "exaone4_5", "ernie4_5_vl_moe", "cosmos3_edge", "cosmos3_omni",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "glm4v",
+    "glm4v_moe",
+    "glm46v",
+    "glm_ocr",
+    "exaone4_5",
+    "ernie4_5_vl_moe",
+    "cosmos3_edge",
+    "cosmos3_omni",
     "cohere_compass",
-)  # fmt: skip
+)
 """Images as patches with `image_grid_thw`, as of Qwen2-VL."""
 _VIDEO_TYPES = ("instructblipvideo", "videomae", "timesformer", "videoprism", "vivit", "tvp")
 _SPECTRA = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")

@@ -16,9 +16,23 @@ Dtype = Literal["fp32", "bf16", "fp16", "fp64"]
 HalfPrecision = Literal["bf16", "fp16"]
 Loss = Literal["cross-entropy", "mse", "sum"]
 Optimizer = Literal[
-    "sgd", "momentum", "adam", "adamw", "adadelta", "adafactor", "adagrad", "adamax", "asgd", "lbfgs", "muon", "nadam",
-    "radam", "rmsprop", "rprop", "sparseadam",
-]  # fmt: skip
+    "sgd",
+    "momentum",
+    "adam",
+    "adamw",
+    "adadelta",
+    "adafactor",
+    "adagrad",
+    "adamax",
+    "asgd",
+    "lbfgs",
+    "muon",
+    "nadam",
+    "radam",
+    "rmsprop",
+    "rprop",
+    "sparseadam",
+]
 """Those of torch.optim, and momentum: SGD with one."""
 _PREDICTED: tuple[Verb, ...] = ("predict", "study")
 

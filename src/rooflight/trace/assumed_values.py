@@ -60,17 +60,37 @@ _MASKS = ("attention_mask", "pixel_mask", "padding_mask")
 _MAIN = ("src", "tensors", "self", "input")
 """The arguments that these are taken from, by name; of `copy_` not what is copied to."""
 _FILLED = {"ones": 1, "ones_like": 1, "new_ones": 1, "zeros": 0, "zeros_like": 0, "new_zeros": 0, "zero": 0}
-_GIVEN = {"full": "fill_value", "full_like": "fill_value", "new_full": "fill_value", "fill": "value",
-          "scalar_tensor": "s"}  # fmt: skip
+_GIVEN = {
+    "full": "fill_value",
+    "full_like": "fill_value",
+    "new_full": "fill_value",
+    "fill": "value",
+    "scalar_tensor": "s",
+}
 _PAIRS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
-    "mul": operator.mul, "add": operator.add, "sub": operator.sub, "logical_and": lambda a, b: bool(a and b),
-    "bitwise_and": operator.and_, "logical_or": lambda a, b: bool(a or b), "bitwise_or": operator.or_,
-    "maximum": max, "minimum": min, "rsub": lambda a, b: b - a,
-}  # fmt: skip
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "mul": operator.mul,
+    "add": operator.add,
+    "sub": operator.sub,
+    "logical_and": lambda a, b: bool(a and b),
+    "bitwise_and": operator.and_,
+    "logical_or": lambda a, b: bool(a or b),
+    "bitwise_or": operator.or_,
+    "maximum": max,
+    "minimum": min,
+    "rsub": lambda a, b: b - a,
+}
 
-_CHOOSING = {"where": ("condition", "self", "other"), "masked_fill": ("mask", "value", "self"),
-             "index_put": ("indices", "values", "self")}  # fmt: skip
+_CHOOSING = {
+    "where": ("condition", "self", "other"),
+    "masked_fill": ("mask", "value", "self"),
+    "index_put": ("indices", "values", "self"),
+}
 """By what they choose, and between which."""
 _ASSIGNING = ("IndexPutBackward", "CopySlices")
 """Nodes of autograd that read, in backward, the places that were assigned to; the second where they are of a view."""

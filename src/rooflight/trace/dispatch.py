@@ -200,8 +200,9 @@ def _pad_packed_sequence(
 ) -> tuple[_Tensor, _Tensor]:
     """As torch does it, but for the lengths: it writes them where there is no memory."""
     sizes: list[int] = batch_sizes.tolist()
-    output = torch.full((max(len(sizes), total_length), sizes[0], *data.shape[1:]), padding_value, dtype=data.dtype,
-                        device=data.device)  # fmt: skip
+    output = torch.full(
+        (max(len(sizes), total_length), sizes[0], *data.shape[1:]), padding_value, dtype=data.dtype, device=data.device
+    )
     begin, offset = 0, 0
     for end, (size, next_size) in enumerate(zip(sizes, [*sizes[1:], 0], strict=True), start=1):
         if size != next_size:

@@ -332,9 +332,18 @@ def staged_program(
         notes += otherwise
         arguments = (args, dict(kwargs))
         program = ProgramStage(
-            step, arguments, options, target, math_modes(target), reach, notes, name,
-            repeatable=repeatable, choose=choose, _lent=lent,
-        )  # fmt: skip
+            step,
+            arguments,
+            options,
+            target,
+            math_modes(target),
+            reach,
+            notes,
+            name,
+            repeatable=repeatable,
+            choose=choose,
+            _lent=lent,
+        )
         stage.callback(program.put_late_back)
         yield program
 

@@ -115,12 +115,24 @@ def _fitting(compared: ast.Compare, wanted: bool, span: _Span, frame: FrameType)
     return next((one for one in tried if holds(*(one if side is read else limit for side in sides)) is wanted), None)
 
 
-_WITHOUT_EFFECT = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop,
-                   ast.expr_context)  # fmt: skip
+_WITHOUT_EFFECT = (
+    ast.Name,
+    ast.Attribute,
+    ast.Constant,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.operator,
+    ast.unaryop,
+    ast.expr_context,
+)
 _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
-}  # fmt: skip
+}
 
 
 def _span(node: ast.expr | ast.stmt) -> _Span:

@@ -37,19 +37,38 @@ ABSENT = _Absent()
 _MOST = 200_000
 """Objects that are looked at. A program may hold a data set in memory; its models come well before that."""
 _LEFT_ALONE = (
-    _Absent, logging.Logger, logging.Handler, threading.Thread, Path, str, bytes, bytearray, int, float,
-    complex, bool, range, types.BuiltinFunctionType, torch.device, torch.dtype, torch.Size, torch.UntypedStorage,
+    _Absent,
+    logging.Logger,
+    logging.Handler,
+    threading.Thread,
+    Path,
+    str,
+    bytes,
+    bytearray,
+    int,
+    float,
+    complex,
+    bool,
+    range,
+    types.BuiltinFunctionType,
+    torch.device,
+    torch.dtype,
+    torch.Size,
+    torch.UntypedStorage,
     *weakref.ProxyTypes,
-)  # fmt: skip
+)
 _CONTAINERS = (dict, list, set, deque)
 _DATA = (torch.utils.data.DataLoader, torch.utils.data.Dataset)
 """Of these only the attributes are kept, not what those hold: a data set may be all of the memory."""
 _STATE = ("_parameters", "_buffers")
 _CACHE = type(functools.cache(lambda: None))
 _LIBRARIES = (
-    "site-packages", "dist-packages", str(Path(torch.__file__).parent), str(Path(threading.__file__).parent),
+    "site-packages",
+    "dist-packages",
+    str(Path(torch.__file__).parent),
+    str(Path(threading.__file__).parent),
     str(Path(__file__).parents[1]),
-)  # fmt: skip
+)
 
 
 class Reach:

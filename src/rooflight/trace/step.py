@@ -249,9 +249,17 @@ def _called_loss(output: Any, loss: Callable[..., Any], follower: StepFollower, 
 
 
 _ELEMENTWISE = (
-    nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss, nn.KLDivLoss,
-    nn.PoissonNLLLoss, nn.SoftMarginLoss, nn.MultiLabelSoftMarginLoss,
-)  # fmt: skip
+    nn.MSELoss,
+    nn.L1Loss,
+    nn.SmoothL1Loss,
+    nn.HuberLoss,
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+    nn.KLDivLoss,
+    nn.PoissonNLLLoss,
+    nn.SoftMarginLoss,
+    nn.MultiLabelSoftMarginLoss,
+)
 """Losses whose labels are of the output's shape."""
 
 
