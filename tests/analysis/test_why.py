@@ -25,6 +25,7 @@ from rooflight.commands.import_ import _read as read_log
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Value, is_inside
 from rooflight.metrics import EXECUTED_FLOPS, TENSOR_FLOPS
 from rooflight.reporting.sections import compare_tables, why_tables
+from rooflight.reporting.sections.why_tables import amount_writer
 from rooflight.reporting.writers.terminal import narrowed
 from rooflight.summary.functions import row_names
 from rooflight.summary.measured_rows import NO_OP, SEVERAL
@@ -515,3 +516,9 @@ def test_every_cause_is_on_the_page():
     known = {cause.name for place in (*RECORDINGS, *CELLS, *OTHER_MODELS) for rows in (flops, traffic, time)
              for row in rows(place) for cause in row.causes} | {NOT_COUNTED, OVERLAP, *HOST_CAUSES}  # fmt: skip
     assert [name for name in sorted(known) if f"| {name} |" not in text] == []
+
+
+def test_seconds_of_an_account_are_not_rounded_to_whole_ones():
+    seconds, flops = amount_writer("second"), amount_writer("flop")
+    assert (seconds(1.44), seconds(-12.345), seconds(0.00104)) == ("1.44 s", "−12.3 s", "1.04 ms")
+    assert flops(1000.4) == "1,000"

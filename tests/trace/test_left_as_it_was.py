@@ -288,6 +288,20 @@ def test_caches_forget_what_they_learnt_without_data():
     assert type(step()) is torch.Tensor
 
 
+def test_what_a_measured_step_saves_is_there_and_said(tmp_path):
+    model, path = layers(), tmp_path / "best.pt"
+
+    def step():
+        torch.save(model(X), path)
+
+    ledger = rooflight.measure(step, repeat=2)
+    assert path.exists()
+    assert any("the step saves (torch.save), and so did every run" in note for note in ledger.header.notes)
+    path.unlink()
+    assert any("is not written" in note for note in rooflight.estimate(step).header.notes)
+    assert not path.exists()
+
+
 def test_what_is_hidden_from_it_is_said():
     library, model = types.ModuleType("library"), layers()
     library.__file__ = "/lib/site-packages/library.py"
