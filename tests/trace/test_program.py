@@ -777,3 +777,25 @@ def test_numpys_generators_are_put_back() -> None:
     before = generator.bit_generator.state
     rooflight.estimate(lambda: torch.ones(2) * float(generator.random()))
     assert generator.bit_generator.state == before
+
+
+class _Eager:
+    """Answers to no name but those it was given, and says so with something that `except Exception` lets through."""
+
+    __slots__ = ("model",)
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __getattr__(self, name: str) -> None:
+        raise KeyboardInterrupt(f"asked for {name}")
+
+
+def test_objects_are_not_asked_for_names_they_may_not_have() -> None:
+    eager = _Eager(small_net())
+    holder = type("Holder", (), {"__module__": __name__, "eager": eager})
+
+    def step() -> None:
+        holder.eager.model(X).mean().backward()
+
+    assert rooflight.estimate(step).ops

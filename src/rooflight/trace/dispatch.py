@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ from rooflight.trace.torch_version import TORCH
 aten = torch.ops.aten
 _Tensor = torch.Tensor
 _lock = threading.RLock()
+_OVER_ANOTHER = {"allow_override": True} if "allow_override" in signature(torch.library.Library.impl).parameters else {}
+"""An estimate inside a step that is estimated: what was registered last holds. Newer torch allows it anyway."""
 _PLAIN_ATTENTION = (
     "causal attention that no fused kernel takes (such as grouped queries in fp32) runs as plain matrix products: "
     "its causal FLOPs are counted in full"
@@ -72,7 +75,7 @@ def _register(library: torch.library.Library, target: Target, key: str, notes: l
             ours = threading.get_ident() == tracing or _len_torch_dispatch_stack()
             return (function if ours else original.decompose)(*args, **kwargs)
 
-        library.impl(name, function if key == "AutogradMeta" else run, key)
+        library.impl(name, function if key == "AutogradMeta" else run, key, **_OVER_ANOTHER)
 
     redirect("scaled_dot_product_attention", lambda *args, **kwargs: _attention(target, notes, *args, **kwargs))
     redirect("linear", _linear)

@@ -205,7 +205,7 @@ class Reach:
             self._attributes(name, value)
 
     def _attributes(self, name: str, value: Any, but: tuple[str, ...] = ()) -> None:
-        attributes = getattr(value, "__dict__", None)
+        attributes = _held(partial(object.__getattribute__, value, "__dict__"))  # past a __getattr__ that makes things up
         if isinstance(attributes, dict):
             self.holders.append(attributes)
             self._seen[id(attributes)] = attributes
@@ -234,7 +234,7 @@ class Reach:
         if isinstance(owner, type):
             self._left.extend(("", base) for base in owner.__mro__[1:])
         for key, held in tuple(vars(owner).items()):
-            plain = getattr(held, "__func__", None) or getattr(held, "fget", None) or held
+            plain = _function_of(held)
             if isinstance(owner, type) or not isinstance(plain, (type, types.ModuleType, types.FunctionType)):
                 self._left.append((key, plain))
 
@@ -273,6 +273,13 @@ def _held(get: Callable[[], Any]) -> Any:
         return get()
     except (AttributeError, ValueError):  # not filled yet
         return ABSENT
+
+
+def _function_of(held: object) -> object:
+    """What a class's attribute runs. By its kind: asking any object for a name may run code of its own."""
+    if isinstance(held, (staticmethod, classmethod, types.MethodType)):
+        return held.__func__
+    return held.fget if isinstance(held, property) else held
 
 
 def _may_hold(item: tuple[str, object]) -> bool:
