@@ -67,7 +67,13 @@ class Trainer:
 
 
 class WithSlots:
-    __slots__ = ("average", "model", "unset")
+    __slots__ = ("average", "model", "not_filled", "unset")
+
+    def __getattr__(self, name):
+        """It answers to names that it has not, as a class does to `__doc__`."""
+        if name == "not_filled":
+            return None
+        raise AttributeError(name)
 
     def __init__(self):
         self.model, self.average = layers(), torch.zeros(4)

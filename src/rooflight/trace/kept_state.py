@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any
@@ -54,11 +55,12 @@ def _cell_back(cell: CellType, value: Any) -> None:
 
 
 def _slot_back(descriptor: Any, owner: Any, value: Any) -> None:
-    """By the descriptor itself: a frozen object refuses to be set."""
+    """By the descriptor itself: a frozen object refuses to be set, and may answer to a name that is not filled."""
     if value is not ABSENT:
         descriptor.__set__(owner, value)
-    elif hasattr(owner, descriptor.__name__):
-        descriptor.__delete__(owner)
+    else:
+        with suppress(AttributeError):  # still not filled
+            descriptor.__delete__(owner)
 
 
 def _class_back(module: nn.Module, kind: type[nn.Module]) -> None:
