@@ -1,8 +1,8 @@
 """Counters for every op of a step that is not ours to repeat: one pass over each of the program's next steps.
 
-Counters are asked in groups that the hardware counts in one pass, so that what a step has counted is safe, whatever
-becomes of the next. Ops are joined by their keys: a step that does something more or less than the others loses those
-ops only.
+The first step has one range around it all, and shows which tensor cores are at work. Then counters are asked in groups
+that the hardware counts in one pass, so that what a step has counted is safe, whatever becomes of the next. Ops are
+joined by their keys: a step that does something more or less than the others loses those ops only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from rooflight.measurement.cupti.op_counters import WINDOW, Counts, StepCounterP
 from rooflight.measurement.regions.counters import CounterGroup, group_by_pass
 
 _EMPTY = 4
+_STEP = "step"
+_Pass = tuple[CounterGroup, set[int]]
+"""Counters, and the ops that they are asked of; of none it is the whole step."""
 _SPARE = 64
 """Ranges more than the recorded step had ops: another step may have some more."""
 
@@ -39,10 +42,11 @@ class OpCounterPasses:
         self._bytes = counter_tables.byte_counters(levels, chip=self._chip)
         indices = sorted(wanted)
         self._windows = [set(indices[start : start + WINDOW]) for start in range(0, len(indices), WINDOW)]
-        scout = counter_tables.scout_metrics(self._chip)
         self._work: tuple[Counter, ...] | None = None
         self._in_use: tuple[Counter, ...] = ()
-        self._left = self._passes([*scout, *(counter.metric for counter in self._bytes)])
+        self._scouted: Counts = {}
+        """Of the whole step."""
+        self._left: list[_Pass] = [(group, set()) for group in self._groups(counter_tables.scout_metrics(self._chip))]
         self._counts: dict[int, Counts] = {}
         self._floor: Counts = {}
         self._profiler: ranges.RangeProfiler | None = None
@@ -50,10 +54,9 @@ class OpCounterPasses:
         self.unmatched = 0
         """Ops of counted steps that the recorded one did not have."""
 
-    def _passes(self, names: Sequence[str]) -> list[tuple[CounterGroup, set[int]]]:
+    def _groups(self, names: Sequence[str]) -> list[CounterGroup]:
         with cupti.Host(self._chip, availability=self._availability) as host:
-            groups = group_by_pass(names, host.passes)
-        return [(group, window) for group in groups for window in self._windows]
+            return group_by_pass(names, host.passes)
 
     @property
     def complete(self) -> bool:
@@ -65,8 +68,7 @@ class OpCounterPasses:
         if self.complete:
             return None
         more = sum(group.passes for group, _ in self._left) + (self._work is None)
-        which = "FLOPs and bytes" if self._work is None else "FLOPs"
-        return f"{which} of every op: {more} more step{'' if more == 1 else 's'}"
+        return f"counts of every op: {'at least ' * (self._work is None)}{more} more step{'' if more == 1 else 's'}"
 
     # One step.
 
@@ -79,6 +81,9 @@ class OpCounterPasses:
             self._profiler = profiler.__enter__()
         torch.cuda.synchronize()
         self._profiler.start()
+        if not window:
+            self._profiler.push(_STEP)
+            return
         for number in range(_EMPTY):
             self._profiler.push(f"empty {number}")
             self._profiler.pop()
@@ -97,12 +102,23 @@ class OpCounterPasses:
         assert self._profiler is not None
         torch.cuda.synchronize()
         self.passes += 1
+        if not self._left[0][1]:
+            self._profiler.pop()
         if not self._profiler.stop():
             return  # a counter that takes several passes goes on in the next step
         counted = self._profiler.results()
         self.close()
+        self._keep(counted, ops)
+        del self._left[0]
+        if not self._left and self._work is None:
+            self._plan_work()
+
+    def _keep(self, counted: Sequence[ranges.CountedRange], ops: Sequence[Op]) -> None:
         places = {op.key: op.index for op in self._ops}
         for one in counted:
+            if one.name == _STEP:
+                self._scouted |= one.values
+                continue
             if one.name.startswith("empty"):
                 if one.name != "empty 0":  # which still sees what was written before it
                     self._floor |= {name: max(self._floor.get(name, 0.0), value) for name, value in one.values.items()}
@@ -113,20 +129,13 @@ class OpCounterPasses:
                 self.unmatched += 1
             else:
                 self._counts.setdefault(home, {}).update(one.values)
-        del self._left[0]
-        if not self._left and self._work is None:
-            self._plan_work()
 
     def _plan_work(self) -> None:
-        """The first passes have shown which tensor cores are at work."""
-        sums: Counts = {}
-        for counts in self._counts.values():
-            for name, value in counts.items():
-                sums[name] = sums.get(name, 0.0) + value
-        self._scouted = sums
-        self._in_use = counter_tables.tensor_counters_in_use(self._chip, sums)
-        self._work = (*self._in_use, *counter_tables.cuda_core_counters(self._chip))
-        self._left = self._passes([counter.metric for counter in self._work])
+        """It is known which tensor cores are at work."""
+        self._in_use = counter_tables.tensor_counters_in_use(self._chip, self._scouted)
+        self._work = (*self._bytes, *self._in_use, *counter_tables.cuda_core_counters(self._chip))
+        groups = self._groups([counter.metric for counter in self._work])
+        self._left = [(group, window) for group in groups for window in self._windows]
 
     def abort(self) -> None:
         """Forget the pass that was begun: the next step does it again."""
@@ -143,13 +152,12 @@ class OpCounterPasses:
 
     def quantities(self) -> dict[int, dict[str, Value]]:
         """By the index of the recorded op."""
-        counters = (*self._bytes, *(self._work or ()))
         idle = (
             counter_tables.idle_quantities(self._chip, self._in_use, source="cupti", scouted=self._scouted)
             if self._work is not None and self.complete
             else {}
         )
-        plan = StepCounterPlan(counters, (), idle, tensor_types(self._ops))
+        plan = StepCounterPlan(self._work or (), (), idle, tensor_types(self._ops))
         return {index: plan.quantities(counts, self._floor) for index, counts in self._counts.items()}
 
     def added_to(self, ledger: Ledger) -> Ledger:
