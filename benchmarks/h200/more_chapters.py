@@ -77,6 +77,8 @@ def all_chapters(peaks):
         yield Chapter(family, elements.volume_pool_cases(family, 630 + number, LARGEST), 2.5)
     for number, family in enumerate(("group-norm-forward", "group-norm-backward")):
         yield Chapter(family, elements.group_norm_cases(family, 640 + number, LARGEST), 3)
+    for number, family in enumerate((*elements.INDEXED, "embedding-forward")):
+        yield Chapter(f"indexed {family}", elements.indexed_cases(family, 660 + number, LARGEST), 8)
     yield Chapter("losses", elements.nll_cases(650, LARGEST), 2)
     yield Chapter("broadcast", elements.broadcast_cases(651, LARGEST), 3)
 

@@ -1041,6 +1041,11 @@ NEW = (
     "max-pool3d-forward",
     "reduce-norm",
     "reduce-index",
+    "index",
+    "gather",
+    "index-put",
+    "index-add",
+    "scatter-add",
 )
 
 

@@ -146,6 +146,8 @@ def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
             volumes = f"{kind}-pool3d-{way}"
             if cuda:  # not all of them are there in 16 bits on a processor
                 plan.append(Chapter(volumes, elements.volume_pool_cases(volumes, 155 + 2 * n + place, largest), 0.4))
+    for n, family in enumerate(elements.INDEXED):
+        plan.append(Chapter(family, elements.indexed_cases(family, 170 + n, largest), 0.5))
     plan.append(Chapter("foreach", elements.foreach_cases(160, largest), 3))
     if cuda:
         for n, family in enumerate(("fused-sgd", "fused-adam")):

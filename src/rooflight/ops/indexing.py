@@ -174,27 +174,37 @@ def masked_select(op: Op) -> Work:
 task("aten::index_fill")(into_zeros_tasks)
 
 
-@task("aten::embedding", "aten::index_select", "aten::index", "aten::gather", "aten::take")
+_GATHERED = {"aten::index": "index", "aten::gather": "gather", "aten::take": "gather"}
+
+
+@task("aten::embedding", "aten::index_select", *_GATHERED)
 def gather_tasks(op: Op) -> list[Task]:
     out = op.outputs[0]
     source = op.tensor("weight" if "weight" in op.args else "self")
     gathered = out.shape[-1] if out.shape and source.shape and out.shape[-1] == source.shape[-1] else 1
-    return [Task("embedding-forward", precision_of(out.dtype), row_sizes(out, [gathered]))]
+    return [Task(_GATHERED.get(op.packet, "embedding-forward"), precision_of(out.dtype), row_sizes(out, [gathered]))]
 
 
-_SCATTERED = """
-    embedding_dense_backward _index_put_impl_ index_put_ index_put index_add index_add_ scatter_add scatter_add_
-    index_select_backward
-"""
+_SCATTERED = {
+    **dict.fromkeys(aten("embedding_dense_backward index_select_backward"), "embedding-backward"),
+    **dict.fromkeys(aten("_index_put_impl_ index_put_ index_put"), "index-put"),
+    **dict.fromkeys(aten("index_add index_add_"), "index-add"),
+    **dict.fromkeys(aten("scatter_add scatter_add_"), "scatter-add"),
+}
+"""Sorted first, so that a thread adds up a row by itself (`embedding-backward`, `index-put`), or by atomic additions in
+any order."""
 
 
-@task(*aten(_SCATTERED))
+@task(*_SCATTERED)
 def scatter_tasks(op: Op) -> list[Task]:
     grad = op.tensor(next(name for name in ("grad_output", "values", "source", "src", "grad") if name in op.args))
     out = op.outputs[0] if op.outputs else op.tensor("self")
     columns = out.shape[-1] if out.shape else 1
     rows, columns = row_sizes(grad, [columns if grad.shape and grad.shape[-1] == columns else 1])
-    return [Task("embedding-backward", precision_of(out.dtype), (rows, columns, max(1, out.numel // columns)))]
+    family, precision = _SCATTERED[op.packet], precision_of(out.dtype)
+    if family == "index-put" and not op.args.get("accumulate"):
+        return [Task("index", precision, (rows, columns))]
+    return [Task(family, precision, (rows, columns, max(1, out.numel // columns)))]
 
 
 # --- workspaces

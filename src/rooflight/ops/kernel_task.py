@@ -83,17 +83,18 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     **_both_ways(_ROWS, "softmax", "layer-norm", "group-norm"),
     "nll-forward": _ROWS,
     **{f"batch-norm-{kind}-{way}": _CHANNELS for kind in ("cudnn", "native") for way in ("train", "eval", "backward")},
-    "embedding-forward": _ROWS,
-    "embedding-backward": ("rows", "columns", "vocabulary"),
+    **dict.fromkeys(("embedding-forward", "index", "gather"), _ROWS),
+    **dict.fromkeys(("embedding-backward", "index-put", "index-add", "scatter-add"), (*_ROWS, "vocabulary")),
     **_both_ways(_POOL, "max-pool", "avg-pool", "max-pool3d", "avg-pool3d"),
     **dict.fromkeys(("foreach", "fused-sgd", "fused-adam"), _LISTS),
     **_both_ways(_RECURRENT, "recurrent"),
 }
 """What the numbers of each family mean, in their order. `run`: elements that lie side by side on both sides of a copy;
-`innermost`: the reduced axis is the one whose elements lie side by side; `largest`: elements of the largest input.
-`copy`: bytes as they lie, which the driver moves; `mixed`: arithmetic on inputs of several widths. A volume is one of
-stacked slices: its height is that of all of them. `reduce-index`: of which element the largest is, too; `scan`: running
-sums, along `reduced`."""
+`innermost`: the reduced axis is the one whose elements lie side by side; `largest`: elements of the largest input;
+`vocabulary`: rows of the table that rows are added to. Of `index`, `index-put` and `index-add` a place is that of a
+whole row, of `gather` and `scatter-add` that of one element. `copy`: bytes as they lie, which the driver moves;
+`mixed`: arithmetic on inputs of several widths. A volume is one of stacked slices: its height is that of all of them.
+`reduce-index`: of which element the largest is, too; `scan`: running sums, along `reduced`."""
 
 
 def convolves(family: str) -> bool:

@@ -21,7 +21,8 @@ _FAST_CONVOLUTION = 4.0
 _COMPULSORY = {
     "batch-norm-cudnn-train": 2 / 3, "batch-norm-native-train": 2 / 3, "batch-norm-cudnn-backward": 3 / 5,
     "batch-norm-native-backward": 3 / 5, "layer-norm-backward": 3 / 4, "group-norm-backward": 3 / 5,
-    "embedding-forward": 1 / 2, "embedding-backward": 0.0, "max-pool-backward": 1 / 2, "avg-pool-backward": 1 / 2,
+    "embedding-forward": 1 / 2, "embedding-backward": 0.0, "index": 1 / 2, "gather": 1 / 2,
+    "index-put": 0.0, "index-add": 0.0, "scatter-add": 0.0, "max-pool-backward": 1 / 2, "avg-pool-backward": 1 / 2,
     "max-pool3d-backward": 1 / 2, "avg-pool3d-backward": 1 / 2, "nll-forward": 0.0,
 }  # fmt: skip
 """What part of a family's bytes must be moved at least: the baseline counts some tensors twice, as kernels do, and rows

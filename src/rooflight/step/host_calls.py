@@ -26,7 +26,8 @@ _CLASSES = (
     ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"), ("copy", "plain"),
     ("cast", "plain"), ("mixed", "broadcast"), ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"),
     ("dropout", "dropout"), ("cat", "cat"), ("reduce", "reduce"), ("scan", "reduce"), ("softmax", "softmax"),
-    ("embedding", "embedding"), ("recurrent", "gemm"), ("max-pool", "pool"), ("avg-pool", "pool"),
+    ("embedding", "embedding"), ("index", "embedding"), ("gather", "embedding"), ("scatter-add", "embedding"),
+    ("recurrent", "gemm"), ("max-pool", "pool"), ("avg-pool", "pool"),
 )  # fmt: skip
 _INSTEAD = {
     "batch-norm-native": "batch-norm", "embedding": "broadcast", "attention-cudnn": "attention",

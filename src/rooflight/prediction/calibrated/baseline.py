@@ -232,12 +232,17 @@ def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
         return inside + outside + indices
     if family == "nll-forward":
         return _SECTOR * c["rows"]
-    if family == "embedding-backward":
-        return (2 * c["rows"] + c["vocabulary"]) * c["columns"] * size
+    if family == "gather":
+        return (2 * size + _INDEX) * c["rows"] * c["columns"]
+    if "vocabulary" in c:
+        places = _INDEX * c["rows"] * c["columns"] if family == "scatter-add" else 0.0
+        return (2 * c["rows"] + c["vocabulary"]) * c["columns"] * size + places
     passes = {"softmax-backward": 3, "layer-norm-backward": 4, "group-norm-backward": 5}.get(family, 2)
     return passes * c["rows"] * c["columns"] * size
 
 
+_INDEX = 8
+"""Bytes of a place."""
 _SECTOR = 40
 """Bytes read for one number of a row: as many as lie together in memory, and the place of that number."""
 

@@ -29,6 +29,8 @@ _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
 _FAMILY_FALLBACKS = {"flash": ("cudnn", "efficient"), "cudnn": ("flash", "efficient"), "efficient": ("flash", "cudnn")}
 _UNLIKE = {
     "reduce-norm": "reduce", "reduce-index": "reduce", "scan": "reduce",
+    "index": "embedding-forward", "gather": "embedding-forward",
+    "index-put": "embedding-backward", "index-add": "embedding-backward", "scatter-add": "embedding-backward",
     **{f"conv3d-{way}": f"conv-{way}" for way in ("forward", "dgrad", "wgrad")},
     **{f"{kind}-pool3d-{way}": f"{kind}-pool-{way}" for kind in ("max", "avg") for way in ("forward", "backward")},
 }  # fmt: skip
