@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import TraceFailed
-from rooflight.ledger import LOSS, Arg, Phase
+from rooflight.ledger import LOSS, Phase
 from rooflight.models.dtypes import DTYPE_NAMES
 from rooflight.trace.assumed_values import DECIDES, ONE, UNKNOWN, AssumedValues
 from rooflight.trace.handed_out import values_handed_out
@@ -56,6 +56,8 @@ class ProgramRecorder(Recorder):
     """Records the ops of any code. With `stand_ins` it runs on tensors without data."""
 
     _tracker: ProgramTracker
+    _filed_as = "input"
+    """What no op has made was there before, or came from outside: a batch of data."""
 
     def __init__(
         self,
@@ -274,9 +276,9 @@ class ProgramRecorder(Recorder):
         self.phase = self._phase(func, args)
         if self._stand_ins is None:
             return super().record(func, args, kwargs)
-        args, kwargs = self._stand_ins.exchanged((args, kwargs))
+        args, kwargs = self._stand_ins.exchanged(args), self._stand_ins.exchanged(kwargs)
         if func is _DETACH and self._is_autograds(args[0]):
-            return func(*args, **kwargs)
+            return self._stand_ins.run(func, args, kwargs)
         if func is _CONSTANT and not args[0].dim():
             self.storages.id_of(args[0], host=True)  # a number, wherever the tensors are
         result = super().record(func, args, kwargs)
@@ -343,13 +345,6 @@ class ProgramRecorder(Recorder):
     @property
     def notes(self) -> tuple[str, ...]:
         return (*self._assumed.notes, *self._said)
-
-    def _argument(self, value: Any) -> Arg:
-        # What no op has made was there before, or came from outside: a batch of data.
-        for tensor in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(tensor, torch.Tensor) and not self.storages.knows(tensor):
-                self.storages.id_of(tensor, "input")
-        return super()._argument(value)
 
     def shown(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor as ops see it."""

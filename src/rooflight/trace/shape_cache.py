@@ -157,7 +157,7 @@ class FakeShapeCache(ShapeCache):
 
     def _depends_on_numbers(self, func: Any) -> bool:
         """What is written into has its form already, and an optimizer has other numbers in every step."""
-        return not func._schema.is_mutable
+        return not _is_mutable(func)
 
     def _form(self, tensor: Any) -> _Form:
         if type(tensor) is not FakeTensor or tensor.constant is not None or tensor.dtype.is_complex:
@@ -198,10 +198,17 @@ def _results_of_all_traces(*state: object) -> dict[Any, Any]:
     return {}
 
 
+@functools.cache
+def _is_mutable(func: Any) -> bool:
+    return bool(func._schema.is_mutable)
+
+
 def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """In the order of `tree_flatten`."""
     found: list[torch.Tensor] = []
     for value in (*args, *kwargs.values()):
-        members = value if isinstance(value, (list, tuple)) else (value,)
-        found += [member for member in members if isinstance(member, torch.Tensor)]
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [member for member in value if isinstance(member, torch.Tensor)]
     return found

@@ -77,11 +77,10 @@ class StandIns:
     def exchanged(self, value: Any) -> Any:
         """With fake tensors for all real ones."""
         if isinstance(value, torch.Tensor):
-            return self.twin(value)
-        if isinstance(value, tuple):
-            return tuple(map(self.exchanged, value))
-        if isinstance(value, list):
-            return list(map(self.exchanged, value))
+            return value if type(value) is FakeTensor else self.twin(value)
+        if isinstance(value, (tuple, list)):
+            made = [self.exchanged(held) for held in value]
+            return made if isinstance(value, list) else tuple(made)
         return {key: self.exchanged(held) for key, held in value.items()} if isinstance(value, dict) else value
 
     def knows(self, tensor: torch.Tensor) -> bool:
@@ -191,7 +190,7 @@ class StandIns:
         given = [leaf for leaf in _leaves(result) if isinstance(leaf, torch.Tensor)]
         if known and all(_may_be_followed(tensor) for tensor in given):
             self._follow(func, args, kwargs, values, given)
-        elif func._schema.name not in _KEEPS_VALUES:
+        elif written and func._schema.name not in _KEEPS_VALUES:
             self._forget(written)
         return result
 
