@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from rooflight.errors import TraceFailed
+from rooflight.trace.interception import modes_off
 from rooflight.trace.python_line import python_line
 from rooflight.trace.replacements import replaced
 
@@ -89,7 +89,7 @@ def values_handed_out(
     def values(tensor: torch.Tensor) -> torch.Tensor:
         found = known(tensor)
         number = read(tensor) if found is None else 0
-        with _disable_current_modes():
+        with modes_off():
             return (
                 torch.full(tensor.shape, number, dtype=tensor.dtype) if found is None else found.detach().cpu().clone()
             )
@@ -103,7 +103,7 @@ def values_handed_out(
         if force:
             row.cpu()
         made = values(tensor)
-        with _disable_current_modes():  # which says in torch's words where that is not possible
+        with modes_off():  # which says in torch's words where that is not possible
             return original(made.requires_grad_(tensor.requires_grad and not force))
 
     def item(tensor: torch.Tensor) -> _Number:
@@ -118,7 +118,7 @@ def values_handed_out(
         if threading.get_ident() != thread:
             return lists(tensor)
         made = values(tensor.cpu())
-        with _disable_current_modes():
+        with modes_off():
             return lists(made)
 
     def formatted(tensor: torch.Tensor, form: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -100,9 +100,14 @@ def as_a_mode(handler: Handler) -> Iterator[None]:
 def nothing_handed_over() -> Iterator[None]:
     """For what is done meanwhile and is no part of the step."""
     with ExitStack() as stack:
-        stack.enter_context(_disable_current_modes())
+        stack.enter_context(modes_off())
         stack.enter_context(torch._C._ExcludeDispatchKeyGuard(_KEYS))
         yield
+
+
+def modes_off() -> AbstractContextManager[Any]:
+    """Without modes around, of which there are seldom any: looking for them takes longer than an operator."""
+    return _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import functools
 import gc
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from types import CellType, FrameType, GeneratorType
 from typing import Any
@@ -21,6 +22,20 @@ _MOST_NAMED, _MOST_ASKED = 3, 100
 _REFERENCES = 4
 """To a mode that no tensor belongs to: of `StandIns`, of what it remembers, of this, and of who counts them. With no
 more there is nothing to look for, and looking takes long."""
+
+
+@contextmanager
+def young_garbage_alone() -> Iterator[None]:
+    """Garbage is looked for among what is made from here on: a program with its libraries has hundreds of thousands of
+    objects, and going through them takes as long as a step."""
+    if gc.get_freeze_count():  # the program has put away some itself: they would be taken out again with these
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class Leftovers:

@@ -20,11 +20,12 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 from torch._C import _current_autograd_node
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import TraceFailed
-from rooflight.ledger import LOSS, Arg, Phase
+from rooflight.ledger import LOSS, Phase
 from rooflight.models.dtypes import DTYPE_NAMES
 from rooflight.trace.assumed_values import DECIDES, ONE, UNKNOWN, AssumedValues
 from rooflight.trace.handed_out import values_handed_out
@@ -55,6 +56,8 @@ class ProgramRecorder(Recorder):
     """Records the ops of any code. With `stand_ins` it runs on tensors without data."""
 
     _tracker: ProgramTracker
+    _filed_as = "input"
+    """What no op has made was there before, or came from outside: a batch of data."""
 
     def __init__(
         self,
@@ -268,14 +271,14 @@ class ProgramRecorder(Recorder):
     # Ops.
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func is _DEVICE:
-            return func(*args, **kwargs)  # what a fake tensor is asked most often
+        if func is _DEVICE:  # what a fake tensor is asked most often, and most quickly from here
+            return args[0].device if type(args[0]) is FakeTensor else func(*args, **kwargs)
         self.phase = self._phase(func, args)
         if self._stand_ins is None:
             return super().record(func, args, kwargs)
-        args, kwargs = self._stand_ins.exchanged((args, kwargs))
+        args, kwargs = self._stand_ins.exchanged(args), self._stand_ins.exchanged(kwargs)
         if func is _DETACH and self._is_autograds(args[0]):
-            return func(*args, **kwargs)
+            return self._stand_ins.run(func, args, kwargs)
         if func is _CONSTANT and not args[0].dim():
             self.storages.id_of(args[0], host=True)  # a number, wherever the tensors are
         result = super().record(func, args, kwargs)
@@ -342,13 +345,6 @@ class ProgramRecorder(Recorder):
     @property
     def notes(self) -> tuple[str, ...]:
         return (*self._assumed.notes, *self._said)
-
-    def _argument(self, value: Any) -> Arg:
-        # What no op has made was there before, or came from outside: a batch of data.
-        for tensor in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(tensor, torch.Tensor) and not self.storages.knows(tensor):
-                self.storages.id_of(tensor, "input")
-        return super()._argument(value)
 
     def shown(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor as ops see it."""

@@ -29,6 +29,7 @@ from rooflight.trace.failures import failures_explained
 from rooflight.trace.inputs import tensor_leaves
 from rooflight.trace.interception import as_a_mode, interception_for, nothing_handed_over
 from rooflight.trace.kept_program import KeptProgram
+from rooflight.trace.leftovers import young_garbage_alone
 from rooflight.trace.loader_workers import workers_left_alone
 from rooflight.trace.meta_kernels import CPU_META_KERNELS, META_KERNELS
 from rooflight.trace.options import TensorKind, TraceOptions
@@ -366,14 +367,17 @@ def trace_program(
         on = "cuda"  # a step runs where its tensors are
     said = f"rooflight.estimate({', '.join([name or 'step', *(f'x{place}' for place in range(len(args)))])})"
     options = replace(options, on=on, command=options.command or said)
-    with staged_program(step, args, kwargs, name, options) as stage:
-        before = _states(stage.reach)
-        recording = stage.record()
-        if _states(stage.reach) > before:
+    with young_garbage_alone():
+        with staged_program(step, args, kwargs, name, options) as stage:
+            before = _states(stage.reach)
             recording = stage.record()
-        ledger = ledger_of(stage, recording)
-    del recording
-    left = stage.leftovers()
+            if _states(stage.reach) > before:
+                recording = stage.record()
+            ledger = ledger_of(stage, recording)
+        del recording
+        if stage.leftovers() is None:
+            return ledger
+    left = stage.leftovers()  # old objects that are garbage since then may hold something, too
     if left is None:
         return ledger
     return msgspec.structs.replace(

@@ -16,7 +16,7 @@ import torch
 from torch._C import _current_autograd_node
 from torch.utils._pytree import tree_map_only
 
-from rooflight.ledger import OPTIMIZER, OTHER, Arg, MathModes, Op, Phase, Scalar, Tensor, tensors_in
+from rooflight.ledger import OPTIMIZER, OTHER, Arg, Category, MathModes, Op, Phase, Scalar, Tensor, tensors_in
 from rooflight.models.dtypes import DTYPE_NAMES
 from rooflight.trace.assumed_values import UNKNOWN, AssumedValues
 from rooflight.trace.checkpointing import checkpoints_of_the_model_followed
@@ -68,6 +68,9 @@ class Observer(Protocol):
 
 class Recorder(StepFollower):
     """Records ops while it is entered. `phase` is set by whoever runs the step."""
+
+    _filed_as: Category | None = None
+    """What an op gets and no op has made: with a model of one's own, something made unseen."""
 
     def __init__(
         self,
@@ -184,9 +187,9 @@ class Recorder(StepFollower):
 
     def _argument(self, value: Any) -> Arg:
         if isinstance(value, torch.Tensor):
-            return self.storages.describe(value)
+            return self.storages.describe(value, self._filed_as)
         if isinstance(value, (list, tuple)):
-            return [self.storages.describe(v) if isinstance(v, torch.Tensor) else _scalar(v) for v in value]
+            return [self._argument(one) if isinstance(one, torch.Tensor) else _scalar(one) for one in value]
         return _scalar(value)
 
     def _is_forward_again(self) -> bool:
@@ -248,7 +251,9 @@ class Recorder(StepFollower):
         return not all(on_host(row.storage) for row in inputs)
 
     def _outputs(self, result: Any) -> tuple[Tensor, ...]:
-        items = result if isinstance(result, (list, tuple)) else (result,)
+        if isinstance(result, torch.Tensor):
+            return (self.storages.describe(result),)
+        items = result if isinstance(result, (list, tuple)) else ()
         opened = (tensor for item in items for tensor in (item if isinstance(item, (list, tuple)) else (item,)))
         return tuple(self.storages.describe(tensor) for tensor in opened if isinstance(tensor, torch.Tensor))
 

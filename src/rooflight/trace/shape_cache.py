@@ -130,6 +130,26 @@ class FakeShapeCache(ShapeCache):
         mode.cache_enabled = False  # torch's own takes longer to look up than this one
         self._mode = mode
         self._kernels = kernels
+        self.patterns: dict[torch.device, tuple[torch.device, dict[str, Any]]] = {}
+        """By device, what a fake tensor there has for attributes; they hold the mode."""
+
+    def fake(self, form: torch.Tensor, device: torch.device) -> FakeTensor:
+        """Their own constructor works through all that it can be given, every time: it makes the first on a device, and
+        the others are made alike."""
+        if device not in self.patterns:
+            first = FakeTensor(self._mode, form, device)
+            self.patterns[device] = first.fake_device, dict(vars(first))
+            return first
+        where, attributes = self.patterns[device]
+        fake: FakeTensor = torch.Tensor._make_subclass(
+            FakeTensor, form, form.requires_grad, dispatch_device=True, device_for_backend_keys=where
+        )
+        if self._mode._allow_unsafe_data_ptr_access:
+            torch._C._set_warn_deprecated_on_mutable_data_ptr(fake)
+        else:
+            torch._C._set_throw_on_mutable_data_ptr(fake)
+        vars(fake).update(attributes)
+        return fake
 
     def _computed(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._mode:
@@ -137,7 +157,7 @@ class FakeShapeCache(ShapeCache):
 
     def _depends_on_numbers(self, func: Any) -> bool:
         """What is written into has its form already, and an optimizer has other numbers in every step."""
-        return not func._schema.is_mutable
+        return not _is_mutable(func)
 
     def _form(self, tensor: Any) -> _Form:
         if type(tensor) is not FakeTensor or tensor.constant is not None or tensor.dtype.is_complex:
@@ -163,13 +183,13 @@ class FakeShapeCache(ShapeCache):
         form, place = recipe
         if place is None:
             assert form is not None
-            return FakeTensor(self._mode, super()._made(recipe, args, kwargs), form[3])
+            return self.fake(super()._made(recipe, args, kwargs), form[3])
         owner = tensors_of(args, kwargs)[place]
         if form is None:
             return owner
         with in_kernel_invocation_manager(self._mode):
             view = torch.as_strided(owner, form[0], form[1], form[4])
-        return FakeTensor(self._mode, view, form[3])
+        return self.fake(view, form[3])
 
 
 @functools.lru_cache(maxsize=8)
@@ -178,10 +198,17 @@ def _results_of_all_traces(*state: object) -> dict[Any, Any]:
     return {}
 
 
+@functools.cache
+def _is_mutable(func: Any) -> bool:
+    return bool(func._schema.is_mutable)
+
+
 def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """In the order of `tree_flatten`."""
     found: list[torch.Tensor] = []
     for value in (*args, *kwargs.values()):
-        members = value if isinstance(value, (list, tuple)) else (value,)
-        found += [member for member in members if isinstance(member, torch.Tensor)]
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [member for member in value if isinstance(member, torch.Tensor)]
     return found

@@ -19,12 +19,11 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rooflight.errors import TraceFailed
 from rooflight.trace.assumed_values import UNKNOWN
+from rooflight.trace.interception import modes_off
 from rooflight.trace.leftovers import Leftovers
 from rooflight.trace.python_line import python_line
 from rooflight.trace.replacements import replaced
@@ -78,11 +77,10 @@ class StandIns:
     def exchanged(self, value: Any) -> Any:
         """With fake tensors for all real ones."""
         if isinstance(value, torch.Tensor):
-            return self.twin(value)
-        if isinstance(value, tuple):
-            return tuple(map(self.exchanged, value))
-        if isinstance(value, list):
-            return list(map(self.exchanged, value))
+            return value if type(value) is FakeTensor else self.twin(value)
+        if isinstance(value, (tuple, list)):
+            made = [self.exchanged(held) for held in value]
+            return made if isinstance(value, list) else tuple(made)
         return {key: self.exchanged(held) for key, held in value.items()} if isinstance(value, dict) else value
 
     def knows(self, tensor: torch.Tensor) -> bool:
@@ -102,7 +100,7 @@ class StandIns:
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else str(tensor.layout)[6:]
             raise TraceFailed(f"the step uses a {kind} tensor, which cannot be followed: use dense ones")
-        with _disable_current_modes():
+        with modes_off():
             address = storage_address(tensor)
             real = tensor.untyped_storage()
             if address not in self._storages:
@@ -118,9 +116,8 @@ class StandIns:
         return twin
 
     def _fake(self, form: torch.Tensor, device: torch.device) -> torch.Tensor:
-        with _disable_current_modes():
-            fake: torch.Tensor = FakeTensor(self.mode, form, device)
-        return fake
+        with modes_off():
+            return self._shapes.fake(form, device)
 
     def _of_value(self, value: torch.Tensor, device: torch.device) -> torch.Tensor:
         """A fake tensor of which all is known."""
@@ -131,7 +128,8 @@ class StandIns:
 
     def leftovers(self) -> str | None:
         """When the trace is over: what the program still holds of it."""
-        for held in (self._twins, self._elsewhere, self._storages, self._copies, self._changed, self._written):
+        held_here = self._twins, self._elsewhere, self._storages, self._copies, self._changed, self._written
+        for held in (*held_here, self._shapes.patterns):
             held.clear()
         return self._leftovers.note()
 
@@ -164,7 +162,7 @@ class StandIns:
             yield
 
     def _alias(self, twin: torch.Tensor) -> torch.Tensor:
-        with _disable_current_modes():
+        with modes_off():
             alias = self._fake(_form(twin, twin.untyped_storage()), twin.device)
         setattr(alias, _VALUE, getattr(twin, _VALUE, None))
         return alias
@@ -187,12 +185,12 @@ class StandIns:
         elif _is_decided_by_values(func):
             return self._computed(func, args, kwargs, values) if known else UNKNOWN
         result = self._shapes.run(func, args, kwargs)
-        written = _written(func, args, kwargs) if func._schema.is_mutable else []
+        written = _written(func, args, kwargs)
         self._written.update(map(storage_address, written))
         given = [leaf for leaf in _leaves(result) if isinstance(leaf, torch.Tensor)]
         if known and all(_may_be_followed(tensor) for tensor in given):
             self._follow(func, args, kwargs, values, given)
-        elif func._schema.name not in _KEEPS_VALUES:
+        elif written and func._schema.name not in _KEEPS_VALUES:
             self._forget(written)
         return result
 
@@ -224,7 +222,7 @@ class StandIns:
             if value is None or index is None:
                 places.append(index)
                 continue
-            with _disable_current_modes():
+            with modes_off():
                 marked = value.nonzero(as_tuple=True)
             places += [self._of_value(place, index.device) for place in marked]
         return places
@@ -234,7 +232,7 @@ class StandIns:
         value = self._value(lengths)
         if value is None:
             return UNKNOWN
-        with _disable_current_modes():
+        with modes_off():
             _, sizes = aten._pack_padded_sequence(torch.zeros(*data.shape[:2], 1), value, batch_first)
             count = int(value.sum())
         with self.mode:
@@ -263,9 +261,14 @@ class StandIns:
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The arguments that the operator writes into."""
-    names = [argument.name for argument in func._schema.arguments if argument.is_write]
-    named = {**dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)), **kwargs}
-    return tensors_of(tuple(named[name] for name in names if name in named), {})
+    given = [args[place] if place < len(args) else kwargs.get(name) for place, name in _places_written(func)]
+    return tensors_of(tuple(given), {}) if given else given
+
+
+@functools.cache
+def _places_written(func: Any) -> tuple[tuple[int, str], ...]:
+    arguments = enumerate(func._schema.arguments)
+    return tuple((place, argument.name) for place, argument in arguments if argument.is_write)
 
 
 def _swapped(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -318,17 +321,18 @@ def _is_decided_by_values(func: Any) -> bool:
 
 def _with_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: list[Any]) -> Any:
     """The same call on the host, with real tensors."""
-    leaves, form = tree_flatten((args, kwargs))
     of_tensors = iter(values)
-    plain = [next(of_tensors) if isinstance(leaf, torch.Tensor) else _on_host(leaf) for leaf in leaves]
-    args, kwargs = tree_unflatten(plain, form)
-    with _disable_current_modes():
-        return func(*args, **kwargs)
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return next(of_tensors)
+        if isinstance(value, (list, tuple)):
+            return list(map(plain, value))
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+
+    with modes_off():
+        return func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
 
 
 def _leaves(result: Any) -> list[Any]:
     return list(result) if isinstance(result, (list, tuple)) else [result]
-
-
-def _on_host(value: Any) -> Any:
-    return torch.device("cpu") if isinstance(value, torch.device) else value

@@ -74,10 +74,6 @@ class Storages:
             self._follow(tensor, address, number)
         return number
 
-    def knows(self, tensor: torch.Tensor) -> bool:
-        """Has it been seen before?"""
-        return storage_address(tensor) in self._ids
-
     def _wrap(self, tensor: torch.Tensor, address: int, number: int) -> None:
         storage = tensor.untyped_storage()
         self._lives[number].nbytes = storage.nbytes()
@@ -120,11 +116,11 @@ class Storages:
     def nbytes_of(self, number: int) -> int:
         return self._lives[number].nbytes
 
-    def describe(self, tensor: torch.Tensor) -> Tensor:
-        """What the ledger keeps of a tensor."""
+    def describe(self, tensor: torch.Tensor, category: Category | None = None) -> Tensor:
+        """What the ledger keeps of a tensor; one that was not seen before is filed under the category, if any."""
         strides = None if tensor.is_contiguous() else tuple(tensor.stride())
         dtype = DTYPE_NAMES.get(tensor.dtype) or dtype_name(tensor.dtype)
-        return Tensor(self.id_of(tensor), tuple(tensor.shape), dtype, strides, int(tensor.storage_offset()))
+        return Tensor(self.id_of(tensor, category), tuple(tensor.shape), dtype, strides, int(tensor.storage_offset()))
 
     def mark_alive(self, category: Category) -> None:
         """File what was made in the step and lives now under a category, e.g. as kept for backward."""
