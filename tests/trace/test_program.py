@@ -405,6 +405,16 @@ def test_losses_that_are_modules_have_rows_of_their_own() -> None:
     assert {s.name for s in ledger.storages if s.category == "gradient"} >= {"centers.centers", "centers.scale.weight"}
 
 
+def test_what_follows_a_module_that_prepares_data_is_no_loss() -> None:
+    model, prepare = small_net(), nn.Flatten(0)
+
+    def step(x: Tensor) -> None:
+        model(torch.stack([prepare(sample) for sample in x])).sum().backward()
+
+    of_data = {(op.phase, op.module) for op in rooflight.estimate(step, X).ops if op.name == "aten::stack"}
+    assert of_data == {("other", "<other>")}
+
+
 # --- it is left as it was --------------------------------------------------------------------------------------------
 
 

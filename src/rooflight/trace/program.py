@@ -51,6 +51,25 @@ _MOST_READS = 1_000
 """Of numbers that are not known, by one line, beside one of each parameter, as a step may log."""
 
 
+def _keeps_books(keep: Callable[..., Any]) -> Callable[..., Any]:
+    """Around what only writes down: where the program is to outlive a failure of that, it is kept, and nothing more is
+    written."""
+
+    @functools.wraps(keep)
+    def kept(recorder: ProgramRecorder, *args: Any) -> Any:
+        if recorder.failure is not None:
+            return None
+        try:
+            return keep(recorder, *args)
+        except Exception as error:
+            if not recorder.outlived:
+                raise
+            recorder.failure = error
+            return None
+
+    return kept
+
+
 class ProgramRecorder(Recorder):
     """Records the ops of any code. With `stand_ins` it runs on tensors without data."""
 
@@ -62,9 +81,13 @@ class ProgramRecorder(Recorder):
         *,
         stand_ins: StandIns | None = None,
         optimizer_met: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None,
+        outlived: bool = False,
         **options: Any,
     ) -> None:
+        """`outlived`: the program goes on where something of it cannot be written down, which `failure` then is."""
         super().__init__(tracker, **options)
+        self.outlived = outlived
+        self.failure: Exception | None = None
         self.optimizer_steps = 0
         self.optimizers: dict[int, torch.optim.Optimizer] = {}
         """Those that stepped, by their ids."""
@@ -116,6 +139,7 @@ class ProgramRecorder(Recorder):
 
     # Parts of the step.
 
+    @_keeps_books
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if id(optimizer) not in self.optimizers:
             self.optimizers[id(optimizer)] = optimizer
@@ -178,6 +202,7 @@ class ProgramRecorder(Recorder):
         finally:
             setattr(torch.autograd, name, original)
 
+    @_keeps_books
     def _before_backward(self, tensors: Any) -> None:
         self.passes_back += 1
         for tensor in tree_leaves(tensors):
@@ -203,7 +228,7 @@ class ProgramRecorder(Recorder):
             if outside:
                 tracker.given(module, (args, kwargs))
             result = original(module, *args, **kwargs)
-            if outside and torch.is_grad_enabled():
+            if outside and torch.is_grad_enabled() and (learns(module) or _differentiable(tuple(tree_leaves(result)))):
                 tracker.rest_is_loss()
             return result
 
@@ -272,7 +297,7 @@ class ProgramRecorder(Recorder):
             return func(*args, **kwargs)  # what a fake tensor is asked most often
         self.phase = self._phase(func, args)
         if self._stand_ins is None:
-            return super().record(func, args, kwargs)
+            return func(*args, **kwargs) if self.failure is not None else super().record(func, args, kwargs)
         args, kwargs = self._stand_ins.exchanged((args, kwargs))
         if func is _DETACH and self._is_autograds(args[0]):
             return func(*args, **kwargs)
@@ -342,6 +367,9 @@ class ProgramRecorder(Recorder):
     @property
     def notes(self) -> tuple[str, ...]:
         return (*self._assumed.notes, *self._said)
+
+    _arguments = _keeps_books(Recorder._arguments)
+    _write = _keeps_books(Recorder._write)
 
     def _argument(self, value: Any) -> Arg:
         # What no op has made was there before, or came from outside: a batch of data.
