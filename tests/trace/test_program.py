@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import pickle
 from collections import Counter
@@ -750,9 +751,42 @@ def test_batches_that_are_accumulated_are_told() -> None:
             model(inputs).sum().backward()
         optimizer.step()
 
-    header = rooflight.estimate(accumulated).header
-    assert (header.batch, header.accumulate) == (2, 3)
+    def prepared_by_a_module() -> None:
+        for part in inputs.chunk(3):
+            model(nn.Dropout(0.5)(part)).sum().backward()
+        optimizer.step()
+
+    for step in (accumulated, prepared_by_a_module):
+        header = rooflight.estimate(step).header
+        assert (header.batch, header.accumulate) == (2, 3)
     assert rooflight.estimate(twice_the_same).header.accumulate == 1
+
+
+def test_a_copy_that_a_model_keeps_of_itself_is_no_part_of_what_it_computes() -> None:
+    class Task(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))
+            self.unused = nn.Linear(8, 8)
+            self.average = copy.deepcopy(self.net)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x)
+
+    task = Task()
+    optimizer = torch.optim.SGD([*task.net.parameters(), *task.unused.parameters()], lr=0.1)
+
+    def step(x: Tensor) -> None:
+        task(x).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mean, now in zip(task.average.parameters(), task.net.parameters(), strict=True):
+                mean.lerp_(now, 0.1)
+
+    ledger = rooflight.estimate(step, X)
+    assert {path.partition(".")[0] for path in paths(ledger)} == {"", "net", "unused"}
+    assert sum(module.params for module in ledger.modules) == (8 * 4 + 4) + (4 + 1) + (8 * 8 + 8)
+    assert sum(op.name == "aten::lerp_.Scalar" for op in ledger.ops) == 4
 
 
 def test_an_estimate_writes_no_checkpoint(tmp_path: Path) -> None:

@@ -222,11 +222,8 @@ class ProgramRecorder(Recorder):
                 self._said.setdefault(_THREADS)
                 return module._wrapped_call_impl(*args, **kwargs)
             outside = not tracker.depth and not self._going_back
-            if outside and (tracker.first_call is None or (learns(module) and not learns(tracker.first_call[0]))):
-                tracker.first_call = module, args, kwargs
-                tracker.autocast = _autocast()
             if outside:
-                tracker.given(module, (args, kwargs))
+                tracker.given(module, args, kwargs, _autocast())
             result = original(module, *args, **kwargs)
             if outside and torch.is_grad_enabled() and (learns(module) or _differentiable(tuple(tree_leaves(result)))):
                 tracker.rest_is_loss()

@@ -45,7 +45,8 @@ def recorded_script(folder: Path, *, took_s: float, command: str) -> RecordedScr
         return RecordedScript(None, tuple(complaints))
     notes = [story(status, took_s), *status.notes]
     if others := sum(other is not None for _, other in found[1:]):
-        notes.append(f"{others} other processes of the program ran steps too: this is the one that ran most")
+        who = "another process" if others == 1 else f"{others} other processes"
+        notes.append(f"{who} of the program ran steps too: this is the one that ran most")
     header = msgspec.structs.replace(ledger.header, notes=(*notes, *ledger.header.notes), command=command)
     return RecordedScript(msgspec.structs.replace(ledger, header=header), tuple(complaints))
 
