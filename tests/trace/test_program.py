@@ -416,6 +416,27 @@ def test_what_follows_a_module_that_prepares_data_is_no_loss() -> None:
     assert of_data == {("other", "<other>")}
 
 
+def test_the_transforms_of_a_data_set_are_no_models() -> None:
+    class Data(torch.utils.data.Dataset[Tensor]):
+        def __init__(self) -> None:
+            self.prepare = nn.LayerNorm(8, elementwise_affine=False)
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Tensor:
+            return self.prepare(X[index])
+
+    model, data = small_net(), Data()
+    with rooflight.record() as recording:
+        for batch in torch.utils.data.DataLoader(data, batch_size=4):
+            model(batch).sum().backward()
+    ledger = recording.ledger
+    assert {op.phase for op in ledger.ops if op.name == "aten::native_layer_norm"} == {"other"}
+    assert {module.type for module in ledger.modules} == {"Sequential", "Linear", "ReLU"}
+    assert ledger.header.batch == 4
+
+
 # --- it is left as it was --------------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,7 @@ from rooflight.trace.stand_ins import StandIns
 _DETACH = torch.ops.aten.detach.default
 _DEVICE = torch.ops.prim.device.default
 _READ = torch.ops.aten._local_scalar_dense.default
+_FETCH = "torch.utils.data._utils.fetch"
 _CONSTANT = torch.ops.aten.lift_fresh.default
 _THREADS = "a module was called in another thread: what other threads do is no part of this"
 _NO_THREADS = (
@@ -222,6 +223,8 @@ class ProgramRecorder(Recorder):
                 self._said.setdefault(_THREADS)
                 return module._wrapped_call_impl(*args, **kwargs)
             outside = not tracker.depth and not self._going_back
+            if outside and not learns(module) and _loads_data():
+                return module._wrapped_call_impl(*args, **kwargs)
             if outside:
                 tracker.given(module, args, kwargs, _autocast())
             result = original(module, *args, **kwargs)
@@ -424,6 +427,14 @@ def _asked_by() -> tuple[int, int]:
     while frame is not None and frame.f_globals.get("__name__", "").startswith(("rooflight.", "torch.utils._python")):
         frame = frame.f_back
     return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
+
+
+def _loads_data() -> bool:
+    """Is it a data loader that runs now? Transforms are modules too."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") != _FETCH:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _autocast() -> str | None:

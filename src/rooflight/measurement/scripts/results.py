@@ -82,7 +82,8 @@ def _missing(status: ScriptStatus, ledger: Ledger | None) -> str:
         return ""
     if not status.found:
         return "" if ledger is not None else _NO_STEPS
-    asked, what = parse_steps(status.steps_asked), "optimizer steps" if status.found == "train" else "calls of a model"
+    asked = parse_steps(status.steps_asked)
+    what = "optimizer steps" if status.found == "train" else "calls of a model (no optimizer of torch stepped)"
     if status.doing == "recorded" and ledger is None:
         return (
             f"nothing recorded: the program was ended at once (killed, or os._exit) in step {status.steps + 1}, which "
