@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import pickle
 from collections import Counter
@@ -405,6 +406,37 @@ def test_losses_that_are_modules_have_rows_of_their_own() -> None:
     assert {s.name for s in ledger.storages if s.category == "gradient"} >= {"centers.centers", "centers.scale.weight"}
 
 
+def test_what_follows_a_module_that_prepares_data_is_no_loss() -> None:
+    model, prepare = small_net(), nn.Flatten(0)
+
+    def step(x: Tensor) -> None:
+        model(torch.stack([prepare(sample) for sample in x])).sum().backward()
+
+    of_data = {(op.phase, op.module) for op in rooflight.estimate(step, X).ops if op.name == "aten::stack"}
+    assert of_data == {("other", "<other>")}
+
+
+def test_the_transforms_of_a_data_set_are_no_models() -> None:
+    class Data(torch.utils.data.Dataset[Tensor]):
+        def __init__(self) -> None:
+            self.prepare = nn.LayerNorm(8, elementwise_affine=False)
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Tensor:
+            return self.prepare(X[index])
+
+    model, data = small_net(), Data()
+    with rooflight.record() as recording:
+        for batch in torch.utils.data.DataLoader(data, batch_size=4):
+            model(batch).sum().backward()
+    ledger = recording.ledger
+    assert {op.phase for op in ledger.ops if op.name == "aten::native_layer_norm"} == {"other"}
+    assert {module.type for module in ledger.modules} == {"Sequential", "Linear", "ReLU"}
+    assert ledger.header.batch == 4
+
+
 # --- it is left as it was --------------------------------------------------------------------------------------------
 
 
@@ -740,9 +772,42 @@ def test_batches_that_are_accumulated_are_told() -> None:
             model(inputs).sum().backward()
         optimizer.step()
 
-    header = rooflight.estimate(accumulated).header
-    assert (header.batch, header.accumulate) == (2, 3)
+    def prepared_by_a_module() -> None:
+        for part in inputs.chunk(3):
+            model(nn.Dropout(0.5)(part)).sum().backward()
+        optimizer.step()
+
+    for step in (accumulated, prepared_by_a_module):
+        header = rooflight.estimate(step).header
+        assert (header.batch, header.accumulate) == (2, 3)
     assert rooflight.estimate(twice_the_same).header.accumulate == 1
+
+
+def test_a_copy_that_a_model_keeps_of_itself_is_no_part_of_what_it_computes() -> None:
+    class Task(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))
+            self.unused = nn.Linear(8, 8)
+            self.average = copy.deepcopy(self.net)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x)
+
+    task = Task()
+    optimizer = torch.optim.SGD([*task.net.parameters(), *task.unused.parameters()], lr=0.1)
+
+    def step(x: Tensor) -> None:
+        task(x).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mean, now in zip(task.average.parameters(), task.net.parameters(), strict=True):
+                mean.lerp_(now, 0.1)
+
+    ledger = rooflight.estimate(step, X)
+    assert {path.partition(".")[0] for path in paths(ledger)} == {"", "net", "unused"}
+    assert sum(module.params for module in ledger.modules) == (8 * 4 + 4) + (4 + 1) + (8 * 8 + 8)
+    assert sum(op.name == "aten::lerp_.Scalar" for op in ledger.ops) == 4
 
 
 def test_an_estimate_writes_no_checkpoint(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class StepWatch:
     ) -> None:
         """`of`: the code whose names modules are called by, or what it reaches. `gives_way` is told why this should be
         ended (`discard`) where the program does something that does not go with it; without it as much is recorded as
-        can be."""
+        can be. Nor does the program fail then with what cannot be recorded: `stop` does."""
         self._reach = of if isinstance(of, Reach) else Reach() if of is None else Reach.of_frame(of)
         on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         self._on: TensorKind = "cuda" if on_gpu else "cpu"
@@ -136,6 +136,7 @@ class StepWatch:
                 rank=self._options.rank,
                 observer=self._observers,
                 interception=way,
+                outlived=self._gives_way is not None,
             )
             with nothing_handed_over():  # to the program's own modes
                 self._recorder.register(self._reach.modules, self._reach.optimizers)
@@ -222,6 +223,8 @@ class StepWatch:
         if self._on == "cuda":
             torch.cuda.synchronize()
         self.discard()
+        if self._recorder.failure is not None:
+            raise self._recorder.failure
         self._recording = program_recording(self._recorder, self._tracker, tensor_leaves(results), self._name)
         if self._measures:
             (self._of_a_gpu if self._on == "cuda" else self._of_a_cpu)()

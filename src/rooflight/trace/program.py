@@ -42,6 +42,7 @@ from rooflight.trace.stand_ins import StandIns
 _DETACH = torch.ops.aten.detach.default
 _DEVICE = torch.ops.prim.device.default
 _READ = torch.ops.aten._local_scalar_dense.default
+_FETCH = "torch.utils.data._utils.fetch"
 _CONSTANT = torch.ops.aten.lift_fresh.default
 _THREADS = "a module was called in another thread: what other threads do is no part of this"
 _NO_THREADS = (
@@ -50,6 +51,25 @@ _NO_THREADS = (
 )
 _MOST_READS = 1_000
 """Of numbers that are not known, by one line, beside one of each parameter, as a step may log."""
+
+
+def _keeps_books(keep: Callable[..., Any]) -> Callable[..., Any]:
+    """Around what only writes down: where the program is to outlive a failure of that, it is kept, and nothing more is
+    written."""
+
+    @functools.wraps(keep)
+    def kept(recorder: ProgramRecorder, *args: Any) -> Any:
+        if recorder.failure is not None:
+            return None
+        try:
+            return keep(recorder, *args)
+        except Exception as error:
+            if not recorder.outlived:
+                raise
+            recorder.failure = error
+            return None
+
+    return kept
 
 
 class ProgramRecorder(Recorder):
@@ -65,9 +85,13 @@ class ProgramRecorder(Recorder):
         *,
         stand_ins: StandIns | None = None,
         optimizer_met: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None,
+        outlived: bool = False,
         **options: Any,
     ) -> None:
+        """`outlived`: the program goes on where something of it cannot be written down, which `failure` then is."""
         super().__init__(tracker, **options)
+        self.outlived = outlived
+        self.failure: Exception | None = None
         self.optimizer_steps = 0
         self.optimizers: dict[int, torch.optim.Optimizer] = {}
         """Those that stepped, by their ids."""
@@ -119,6 +143,7 @@ class ProgramRecorder(Recorder):
 
     # Parts of the step.
 
+    @_keeps_books
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if id(optimizer) not in self.optimizers:
             self.optimizers[id(optimizer)] = optimizer
@@ -181,6 +206,7 @@ class ProgramRecorder(Recorder):
         finally:
             setattr(torch.autograd, name, original)
 
+    @_keeps_books
     def _before_backward(self, tensors: Any) -> None:
         self.passes_back += 1
         for tensor in tree_leaves(tensors):
@@ -200,13 +226,12 @@ class ProgramRecorder(Recorder):
                 self._said.setdefault(_THREADS)
                 return module._wrapped_call_impl(*args, **kwargs)
             outside = not tracker.depth and not self._going_back
-            if outside and (tracker.first_call is None or (learns(module) and not learns(tracker.first_call[0]))):
-                tracker.first_call = module, args, kwargs
-                tracker.autocast = _autocast()
+            if outside and not learns(module) and _loads_data():
+                return module._wrapped_call_impl(*args, **kwargs)
             if outside:
-                tracker.given(module, (args, kwargs))
+                tracker.given(module, args, kwargs, _autocast())
             result = original(module, *args, **kwargs)
-            if outside and torch.is_grad_enabled():
+            if outside and torch.is_grad_enabled() and (learns(module) or _differentiable(tuple(tree_leaves(result)))):
                 tracker.rest_is_loss()
             return result
 
@@ -275,7 +300,7 @@ class ProgramRecorder(Recorder):
             return args[0].device if type(args[0]) is FakeTensor else func(*args, **kwargs)
         self.phase = self._phase(func, args)
         if self._stand_ins is None:
-            return super().record(func, args, kwargs)
+            return func(*args, **kwargs) if self.failure is not None else super().record(func, args, kwargs)
         args, kwargs = self._stand_ins.exchanged(args), self._stand_ins.exchanged(kwargs)
         if func is _DETACH and self._is_autograds(args[0]):
             return self._stand_ins.run(func, args, kwargs)
@@ -346,6 +371,9 @@ class ProgramRecorder(Recorder):
     def notes(self) -> tuple[str, ...]:
         return (*self._assumed.notes, *self._said)
 
+    _arguments = _keeps_books(Recorder._arguments)
+    _write = _keeps_books(Recorder._write)
+
     def shown(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor as ops see it."""
         while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # of torch.func's transforms
@@ -395,6 +423,14 @@ def _asked_by() -> tuple[int, int]:
     while frame is not None and frame.f_globals.get("__name__", "").startswith(("rooflight.", "torch.utils._python")):
         frame = frame.f_back
     return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
+
+
+def _loads_data() -> bool:
+    """Is it a data loader that runs now? Transforms are modules too."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") != _FETCH:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _autocast() -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import torch
@@ -53,11 +53,13 @@ class ProgramTracker(ModuleTracker):
         self._met(name, module)
         return name
 
-    def given(self, module: nn.Module, arguments: Any) -> None:
-        """A model is called from outside of any."""
-        if self.first_call is None or module is not self.first_call[0] or not torch.is_grad_enabled():
+    def given(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: str | None) -> None:
+        """A model is called from outside of any. What learns comes before what prepares data or makes a loss."""
+        if self.first_call is None or (learns(module) and not learns(self.first_call[0])):
+            self.first_call, self.autocast, self.batches = (module, args, kwargs), autocast, 0
+        if module is not self.first_call[0] or not torch.is_grad_enabled():
             return
-        tensor = next((leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)), None)
+        tensor = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
         if tensor is None or self._last_input is None or self._last_input() is not tensor:
             self.batches += 1
         self._last_input = None if tensor is None else weakref.ref(tensor)
@@ -87,9 +89,19 @@ class ProgramTracker(ModuleTracker):
         ran = {root_of(path, self.models) for path, count in self._calls.items() if count}
         return [name for name in self.models if name in ran]
 
-    def modules(self) -> tuple[Module, ...]:
+    def modules(self, trained: Set[int] = frozenset()) -> tuple[Module, ...]:
+        """`trained`: ids of the parameters that optimizers stepped."""
         ran = self.called()
-        return tuple(row for row in super().modules() if root_of(row.path, ran) is not None)
+        idle = [self._paths[id(one)] for one in self._modules if trained and self._is_idle(one, trained)]
+        return tuple(
+            row for row in super().modules() if root_of(row.path, ran) is not None and root_of(row.path, idle) is None
+        )
+
+    def _is_idle(self, module: nn.Module, trained: Set[int]) -> bool:
+        """Neither called nor trained: an average of its own weights, say, that a model keeps as a part of itself."""
+        mine = {id(parameter) for parameter in module.parameters()}
+        called = any(self._calls[self._paths[id(one)]] for one in module.modules() if id(one) in self._paths)
+        return bool(mine) and mine.isdisjoint(trained) and not called
 
 
 def learns(module: nn.Module) -> bool:

@@ -225,7 +225,8 @@ def program_recording(
     recorder.file_results(results)
     outputs = tuple(recorder.storages.describe(recorder.shown(leaf)) for leaf in results)
     inputs = _inputs_of(recorder, tracker)
-    rows = named_as_known((tuple(recorder.ops), tracker.modules(), recorder.storages.close()), tracker)
+    trained = {id(p) for one in recorder.optimizers.values() for group in one.param_groups for p in group["params"]}
+    rows = named_as_known((tuple(recorder.ops), tracker.modules(trained), recorder.storages.close()), tracker)
     return ProgramRecording(*rows, inputs, outputs, notes=recorder.notes, header=_facts(name, recorder, tracker))
 
 

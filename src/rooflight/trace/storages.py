@@ -56,7 +56,7 @@ class Storages:
         """The number of the tensor's storage. A new one is born now, or was there before the step if filed. `host`: it
         stands for one on the host, whatever device it says it is on."""
         if tensor.layout is not torch.strided or tensor.is_nested:
-            what = f"the {category} {name} is" if category is not None else "the step makes"
+            what = "the step makes" if category is None else " ".join(("the", category, *name.split(), "is"))
             raise TraceFailed(f"{what} a {_kind(tensor)} tensor, which cannot be followed: use dense ones")
         address = storage_address(tensor)
         number = self._ids.get(address)

@@ -45,7 +45,8 @@ def recorded_script(folder: Path, *, took_s: float, command: str) -> RecordedScr
         return RecordedScript(None, tuple(complaints))
     notes = [story(status, took_s), *status.notes]
     if others := sum(other is not None for _, other in found[1:]):
-        notes.append(f"{others} other processes of the program ran steps too: this is the one that ran most")
+        who = "another process" if others == 1 else f"{others} other processes"
+        notes.append(f"{who} of the program ran steps too: this is the one that ran most")
     header = msgspec.structs.replace(ledger.header, notes=(*notes, *ledger.header.notes), command=command)
     return RecordedScript(msgspec.structs.replace(ledger, header=header), tuple(complaints))
 
@@ -81,7 +82,8 @@ def _missing(status: ScriptStatus, ledger: Ledger | None) -> str:
         return ""
     if not status.found:
         return "" if ledger is not None else _NO_STEPS
-    asked, what = parse_steps(status.steps_asked), "optimizer steps" if status.found == "train" else "calls of a model"
+    asked = parse_steps(status.steps_asked)
+    what = "optimizer steps" if status.found == "train" else "calls of a model (no optimizer of torch stepped)"
     if status.doing == "recorded" and ledger is None:
         return (
             f"nothing recorded: the program was ended at once (killed, or os._exit) in step {status.steps + 1}, which "

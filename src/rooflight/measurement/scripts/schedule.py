@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from rooflight.errors import BadInput, CannotMeasure, RooflightError
 from rooflight.measurement.ranks import shared_store
 from rooflight.measurement.scripts.program_frame import program_frame
 from rooflight.measurement.scripts.settings import OPS, STOP_AFTER, parse_steps
@@ -117,7 +118,8 @@ class ScriptRun:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        self.status.failure = " ".join(f"{type(error).__name__}: {error}".split())
+        kind = "" if isinstance(error, RooflightError) else f"{type(error).__name__}: "
+        self.status.failure = " ".join(f"{kind}{error}".split())
         with suppress(Exception):
             self._abandon()
         self.close()
@@ -196,7 +198,6 @@ class ScriptRun:
 
     def _is_another_rank(self) -> bool:
         """Programs say late which of several processes they are."""
-        from rooflight.errors import BadInput
         from rooflight.measurement.ranks import ALONE, process_rank
 
         try:
@@ -277,7 +278,7 @@ class ScriptRun:
         self._put_offs += 1
         if self._put_offs > _PUT_OFFS:
             self._give_up(
-                RuntimeError(
+                CannotMeasure(
                     f"in {self._put_offs} steps one after the other {reason}: choose others with --steps, or let the "
                     "program do that less often (a data loader with persistent_workers=True forks once)"
                 )
@@ -330,7 +331,6 @@ class ScriptRun:
     def _counters(self, ledger: Ledger) -> OpCounterPasses | None:
         if not self._on_gpu:
             return None
-        from rooflight.errors import CannotMeasure
         from rooflight.measurement.cupti.op_passes import OpCounterPasses, check_counters
         from rooflight.measurement.regions import settings
 
