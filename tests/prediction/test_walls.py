@@ -14,6 +14,8 @@ import pytest
 import rooflight
 from tests.fixtures.paths import ROOT
 
+pytestmark = pytest.mark.usefixtures("kept_traces")
+
 RESULTS = ROOT / "benchmarks" / "h200" / "results"
 APART = 1.1
 
