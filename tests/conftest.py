@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,23 +24,6 @@ def _lasting_objects_are_left_to_themselves() -> None:
     every measurement calls, need not walk it each time."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(scope="module")
-def kept_traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For tests of what is made of a step: each step of a built-in model is traced by the first of all processes that
-    needs it, and kept for the others as `predict` keeps it for the next process. Switches of torch, which that one
-    would have to have as torch sets them, are a part of what it is known by."""
-    from rooflight.prediction import traces
-    from rooflight.trace.kept_state import _settings
-
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:  # each has a folder in that of all
-        folder = folder.parent
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        patch.setattr(traces, "switches_of_torch", lambda: {"switches": repr(_settings())})
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,6 @@ from click.testing import CliRunner, Result
 import rooflight
 from rooflight.commands.main import cli
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, list(arguments))

@@ -22,8 +22,6 @@ from rooflight.prediction.resolve_devices import predictor_of
 from tests.fixtures.paths import DATA
 from tests.test_fuzz_readers import damaged, exit_code, mangled, seeded, unpacked
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 RECORDED = "recorded:h200/mnist-cnn-train-tf32"
 TRACE = DATA / "profiled" / "h200-small-amp.json.gz"
 TABLE = "op,m,n,k,dtype,time_us\ngemm,512,4096,1024,fp32,460\ngemm,64,4096,1024,fp32,80\n"

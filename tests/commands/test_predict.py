@@ -28,8 +28,6 @@ from rooflight.prediction.tiers import TIERS
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import busy_s
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 SPECS = Path(rooflight.__file__).parent / "hardware" / "specs"
 SMALL_GPT2 = ("gpt2", "--set", "n_layer=4", "--set", "n_embd=256", "--set", "n_head=4", "--seq", "128")
 

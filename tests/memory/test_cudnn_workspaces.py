@@ -31,8 +31,6 @@ from rooflight.spec import StepSpec
 from rooflight.trace import TraceOptions
 from tests.fixtures.paths import DATA
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 HELD_OUT = DATA / "h200_workspaces.json.gz"
 LAYER = (16, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 0)
 

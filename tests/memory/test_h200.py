@@ -10,8 +10,6 @@ import pytest
 from tests.fixtures.paths import ROOT
 from tests.fixtures.torch_versions import needs_torch
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 PAGE = ROOT / "docs" / "memory-errors.md"
 BENCHMARKS_PAGE = ROOT / "docs" / "benchmarks.md"
 MODULES = ("memory", "memory_rows", "largest_rows", "left_out_workspaces", "predict_rows", "peers", "peers.sections")

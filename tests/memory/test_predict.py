@@ -26,8 +26,6 @@ from rooflight.reporting.sections.predict_document import predict_document
 from rooflight.reporting.sections.predict_memory_tables import limit_line
 from rooflight.step.costed_step import PreparedTrace
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 SMALL_LLAMA = {"num_hidden_layers": "2"}
 SMALL: dict[str, dict[str, Any]] = {
     "gpt2": {"overrides": {"n_layer": "2"}},

@@ -35,8 +35,6 @@ from rooflight.step.costed_step import PreparedTrace
 from tests.fixtures.parallel_steps import TinyGPT, chain, tiny_ledger, tiny_step
 from tests.fixtures.paths import ROOT
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 SMALL = {"n_layer": "4", "n_embd": "256", "n_head": "8", "n_positions": "1024"}
 EVEN = ((0, 1, 2), (3, 4, 5, 6))
 """TinyGPT in two stages: the embedding and two blocks; two blocks, norm and head."""

@@ -33,8 +33,6 @@ from rooflight.step.costed_step import PreparedTrace
 from tests.fixtures.paths import ROOT
 from tests.fixtures.recordings import recording
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 GPUS = [device for device in known() if device.is_cuda]
 some_gpus = st.lists(st.sampled_from(GPUS), min_size=9, max_size=9, unique_by=lambda device: device.name)
 """A tenth of them for every example, others for the next."""

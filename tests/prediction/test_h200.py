@@ -21,8 +21,6 @@ from rooflight.prediction.traces import Traces
 from rooflight.trace import TraceOptions
 from tests.fixtures.paths import ROOT
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 BENCHMARKS = ROOT / "benchmarks"
 
 

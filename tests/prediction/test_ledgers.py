@@ -22,8 +22,6 @@ from rooflight.recordings import names
 from rooflight.reporting.report.predictions import runs_from
 from tests.fixtures.paths import ROOT
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("mnist-cnn", {"batch": 64}),
     ("resnet18", {"batch": 4}),

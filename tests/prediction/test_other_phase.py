@@ -19,8 +19,6 @@ from rooflight.step.host_calls import host_seconds
 from rooflight.summary.functions import row_names
 from tests.fixtures.parallel_steps import device, op_seconds, plain_fabric, tiny_ledger
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 
 def with_others(ledger: Ledger) -> Ledger:
     """The first half of the optimizer's ops as if they were somebody's own."""

@@ -54,8 +54,6 @@ from rooflight.step.other_batches import PRIMES, DoesNotScale, OtherBatch, check
 from rooflight.trace import TraceOptions
 from tests.fixtures.small_models import First, ModelSize
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 PRIME = 1619
 
 # --- one trace for every batch ---

@@ -25,8 +25,6 @@ from rooflight.prediction.resolve_devices import predictor_of
 from rooflight.prediction.tiers import Predictor, corrected, predictor
 from rooflight.step.cache_reuse import Array
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 POWER = Path(__file__).parents[2] / "benchmarks" / "h200" / "results" / "power.json"
 PUBLISHED = [device.name for device in known() if shipped(published_name(device.name)) is not None]
 

@@ -14,8 +14,6 @@ import pytest
 import rooflight
 from tests.fixtures.paths import ROOT
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 RESULTS = ROOT / "benchmarks" / "h200" / "results"
 APART = 1.1
 

@@ -27,8 +27,6 @@ from tests.fixtures.parallel_steps import (
     total,
 )
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 MIB = 2**20
 MODES: tuple[DataMode, ...] = ("ddp", "zero1", "zero2", "zero3", "fsdp")
 

@@ -17,8 +17,6 @@ from rooflight.prediction.cluster.communication import NOTHING, Transfer
 from rooflight.prediction.cluster.pipeline import PipelineStage, _balanced, micro_batches_for, schedule, stages_of
 from tests.fixtures.parallel_steps import GB, chain_step, device, plain_fabric, tiny_step, total
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 FREE = plain_fabric().without_cost()
 
 

@@ -33,8 +33,6 @@ from tests.fixtures.parallel_steps import (
     total,
 )
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 TOKENS, HIDDEN, HEADS, VOCABULARY = 8 * 128, 256, 8, 1000
 
 

@@ -15,8 +15,6 @@ from rooflight.parallel.fabric import fabric_of
 from rooflight.parallel.layout import MODES
 from rooflight.prediction.result import ClusterPrediction, Prediction
 
-pytestmark = pytest.mark.usefixtures("kept_traces")
-
 SMALL = {"n_layer": "4", "n_embd": "256", "n_head": "4", "n_positions": "8192"}
 
 
