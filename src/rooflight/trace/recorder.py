@@ -27,7 +27,7 @@ from rooflight.trace.plain_attention import call_of
 from rooflight.trace.precision import effective_precision
 from rooflight.trace.python_line import COPYING, WAITING, python_line
 from rooflight.trace.shape_cache import ShapeCache
-from rooflight.trace.step import StepFollower, value_or_one
+from rooflight.trace.step import StepFollower, only_writes, value_or_one
 from rooflight.trace.storages import Storages
 
 _VALUE = torch.ops.aten._local_scalar_dense.default
@@ -152,6 +152,8 @@ class Recorder(StepFollower):
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, pure: bool) -> Any:
         if self.phase == "optimizer" and func is _VALUE:
             return value_or_one(func, args, kwargs)
+        if not pure and only_writes(func, args, kwargs):
+            return None
         func = self._meta_kernels.get(func, func)
         try:
             if pure and self._device == "meta":

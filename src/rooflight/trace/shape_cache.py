@@ -28,8 +28,12 @@ _Recipe = tuple[_Form | None, int | None]
 class ShapeCache:
     """Runs pure operators on meta tensors, by memory where it has one."""
 
-    def __init__(self) -> None:
-        self._results: dict[Any, Any] = {}
+    def __init__(self, *state: object) -> None:
+        """`state`: what else forms depend on."""
+        backends = torch.backends.cudnn.enabled, torch.backends.mkldnn.enabled
+        self._results = _results_of_all_traces(torch.get_default_dtype(), backends, *state)
+        if len(self._results) > _MOST_RESULTS:
+            self._results.clear()
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -122,11 +126,7 @@ class FakeShapeCache(ShapeCache):
 
     def __init__(self, mode: FakeTensorMode, kernels: Mapping[Any, Callable[..., Any]]) -> None:
         """`kernels` run in the place of an operator's own shape function."""
-        super().__init__()
-        backends = torch.backends.cudnn.enabled, torch.backends.mkldnn.enabled
-        self._results = _results_of_all_traces(id(kernels), torch.get_default_dtype(), backends)
-        if len(self._results) > _MOST_RESULTS:
-            self._results.clear()
+        super().__init__(id(kernels))
         mode.cache_enabled = False  # torch's own takes longer to look up than this one
         self._mode = mode
         self._kernels = kernels
@@ -194,7 +194,8 @@ class FakeShapeCache(ShapeCache):
 
 @functools.lru_cache(maxsize=8)
 def _results_of_all_traces(*state: object) -> dict[Any, Any]:
-    """Shared while all else that forms depend on is the same: steps of a program are looked at again and again."""
+    """Shared while all else that forms depend on is the same: steps of a program are looked at again and again, models
+    in more than one precision and batch."""
     return {}
 
 

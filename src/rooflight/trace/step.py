@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Self, get_args
 
 import torch
@@ -107,12 +108,33 @@ class StepLabels:
 
 def value_or_one(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs it; where an optimizer reads the value of a tensor that has none, that is 1."""
+    if only_writes(function, args, kwargs):
+        return None
     if function is not torch.ops.aten._local_scalar_dense.default or not (args[0].is_meta or is_fake(args[0])):
         return function(*args, **kwargs)
     try:
         return function(*args, **kwargs)  # a fake tensor knows what was counted up from a constant
     except (RuntimeError, DataDependentOutputException):
         return 1.0 if args[0].is_floating_point() else 1
+
+
+def only_writes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Does it write lists of tensors without data, where all fit? There is nothing to do then. An optimizer has a few
+    such calls, of all parameters each, and torch goes over every tensor of them in Python."""
+    if not _writes_lists(function):
+        return False
+    values = (*args, *kwargs.values())
+    lists = [value for value in values if isinstance(value, (list, tuple)) and any(map(torch.is_tensor, value))]
+    if not lists or any(map(torch.is_tensor, values)):
+        return False
+    forms = [[(tensor.is_meta, tensor.shape, tensor.dtype) for tensor in tensors] for tensors in lists]
+    return all(is_meta for is_meta, *_ in forms[0]) and all(other == forms[0] for other in forms)
+
+
+@cache
+def _writes_lists(function: Any) -> bool:
+    schema = function._schema
+    return bool(schema.name.startswith("aten::_foreach_") and schema.is_mutable and not schema.returns)
 
 
 def run_inference(forward: Callable[[], Any], follower: StepFollower) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _CASTS = r"\((?:unsigned |signed )?(?:int|long|short|char|bool|long long)\)"
 _NOISE = re.compile(
@@ -15,6 +16,7 @@ _WRAPPED = re.compile(r"Kernel2?<((?:cutlass|sm\d+)_\w+)>")
 _TILE_IN_NAME = re.compile(r"tilesize\d{1,5}x\d{1,5}(?:x\d{1,5})?")
 
 
+@lru_cache(maxsize=8192)  # a step launches the same few kernels thousands of times
 def short_name(name: str, width: int | None = None) -> str:
     """`void at::native::copy<(int)4, at::Fill<float>>(int, float *)` is `copy<4, Fill<float>>`."""
     text = _NAMESPACES.sub("", _without_arguments(_NOISE.sub("", name.strip()))).strip() or name.strip()
