@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -105,9 +105,17 @@ def live_workload(
     )
 
 
-def _batch(model: nn.Module, tensors: list[torch.Tensor]) -> int | None:
+def is_time_first(model: nn.Module) -> bool:
+    return isinstance(model, nn.RNNBase) and not model.batch_first
+
+
+def batch_of(tensors: Iterable[torch.Tensor]) -> int | None:
     """The first dimension of the inputs, if they agree on it; `None` if they do not say."""
-    if isinstance(model, nn.RNNBase) and not model.batch_first and tensors and tensors[0].dim() == 3:
-        return tensors[0].shape[1]
-    sizes = {tensor.shape[0] for tensor in tensors}
+    sizes = {tensor.shape[0] for tensor in tensors if tensor.dim()}
     return sizes.pop() if len(sizes) == 1 else None
+
+
+def _batch(model: nn.Module, tensors: list[torch.Tensor]) -> int | None:
+    if is_time_first(model) and tensors and tensors[0].dim() == 3:
+        return tensors[0].shape[1]
+    return batch_of(tensors)

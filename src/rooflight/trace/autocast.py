@@ -8,7 +8,7 @@ those of torch's CUDA autocast.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -61,11 +61,30 @@ def autocast_as_cuda(precision: str | None, *, on: str = "meta") -> Iterator[Non
 
 
 @contextmanager
+def autocast_as_on(target: str, *, tensors_on: str) -> Iterator[None]:
+    """Autocast contexts of a program as its target takes them, whose tensors without data are not there: torch casts
+    those of a context's own device alone, and none on meta."""
+    if tensors_on == target:
+        yield
+        return
+    with _as_modes(None, ("cuda", "cpu", "meta") if tensors_on == "meta" else (target,)):
+        yield
+
+
+@contextmanager
 def autocast_on_cpu(precision: str) -> Iterator[None]:
     """Torch's own on real tensors of a CPU."""
     with torch.autocast("cpu", torch_dtype(precision)):
         yield
     torch.clear_autocast_cache()
+
+
+def autocast_now() -> torch.dtype | None:
+    """What is autocast to at this place of the step."""
+    if _open and _open[-1].dtype is not None:
+        return _open[-1].dtype
+    on = next((device for device in ("cuda", "cpu") if torch.is_autocast_enabled(device)), None)
+    return None if on is None else torch.get_autocast_dtype(on)
 
 
 def autocast_as_now() -> Callable[[], AbstractContextManager[None]]:
@@ -74,11 +93,11 @@ def autocast_as_now() -> Callable[[], AbstractContextManager[None]]:
 
 
 @contextmanager
-def _as_modes(dtype: torch.dtype | None) -> Iterator[None]:
+def _as_modes(dtype: torch.dtype | None, devices: Sequence[str] = ("cuda", "meta")) -> Iterator[None]:
     levels = _AutocastNesting()
     _open.append(levels)
     try:
-        with _contexts_of_the_model(levels), levels.at(dtype):
+        with _contexts_of_the_model(levels, devices), levels.at(dtype):
             yield
     finally:
         _open.pop()
@@ -123,10 +142,11 @@ _open: list[_AutocastNesting] = []
 
 
 @contextmanager
-def _contexts_of_the_model(levels: _AutocastNesting) -> Iterator[None]:
+def _contexts_of_the_model(levels: _AutocastNesting, devices: Sequence[str]) -> Iterator[None]:
     """`torch.autocast("cuda")` in a model's forward, which a torch without CUDA would switch off with a warning.
 
-    A model that asks for its tensors' own device gets "meta", which stands for the target here.
+    A model that asks for its tensors' own device gets "meta", which stands for the target here. `devices`: those whose
+    contexts are taken so.
     """
     original = autocast.__init__, autocast.__enter__, autocast.__exit__
 
@@ -137,19 +157,20 @@ def _contexts_of_the_model(levels: _AutocastNesting) -> Iterator[None]:
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
-        if device_type not in ("cuda", "meta"):
+        if device_type not in devices:
             original[0](self, device_type, dtype, enabled, cache_enabled)
             return
         self.device, self._enabled = device_type, enabled
-        self._level = (dtype or torch.get_autocast_dtype("cuda")) if enabled else None
+        self._level = (dtype or _usual_dtype(device_type)) if enabled else None
 
     def enter(self: Any) -> Any:
         if not hasattr(self, "_level"):
-            if self.device != "cuda":
+            if self.device not in devices:
                 return original[1](self)
             # Made before the trace, when torch switches it off for want of a GPU. One that was meant to be on mostly
             # names its type, and that is still there.
-            named = not torch.cuda.is_available() and self.fast_dtype is not torch.get_autocast_dtype("cuda")
+            off = self.device == "cuda" and not torch.cuda.is_available()
+            named = off and self.fast_dtype is not torch.get_autocast_dtype("cuda")
             self._level = self.fast_dtype if self._enabled or named else None
         levels.push(self._level)
         return self
@@ -165,6 +186,10 @@ def _contexts_of_the_model(levels: _AutocastNesting) -> Iterator[None]:
         yield
     finally:
         autocast.__init__, autocast.__enter__, autocast.__exit__ = original  # type: ignore[method-assign]
+
+
+def _usual_dtype(device: str) -> torch.dtype:
+    return torch.get_autocast_dtype("cuda" if device == "meta" else device)
 
 
 class _Autocast(TorchFunctionMode):

@@ -28,6 +28,7 @@ from rooflight.errors import TraceFailed
 from rooflight.ledger import LOSS, Phase
 from rooflight.models.dtypes import DTYPE_NAMES
 from rooflight.trace.assumed_values import DECIDES, ONE, UNKNOWN, AssumedValues
+from rooflight.trace.autocast import autocast_now
 from rooflight.trace.handed_out import values_handed_out
 from rooflight.trace.in_place import PARAMETER_NODE, InPlaceCalls, called_by_engine
 from rooflight.trace.interception import as_a_mode
@@ -434,10 +435,8 @@ def _loads_data() -> bool:
 
 
 def _autocast() -> str | None:
-    for device in ("cuda", "cpu"):
-        if torch.is_autocast_enabled(device):
-            return DTYPE_NAMES[torch.get_autocast_dtype(device)]
-    return None
+    dtype = autocast_now()
+    return None if dtype is None else DTYPE_NAMES[dtype]
 
 
 def _differentiable(args: tuple[Any, ...]) -> bool:

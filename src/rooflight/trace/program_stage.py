@@ -21,8 +21,9 @@ from torch import nn
 from rooflight._version import __version__
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
-from rooflight.models.resolve import live_workload
+from rooflight.models.resolve import batch_of, is_time_first, live_workload
 from rooflight.spec import execution
+from rooflight.trace.autocast import autocast_as_on
 from rooflight.trace.code_as_written import code_as_written
 from rooflight.trace.dispatch import dispatch_as
 from rooflight.trace.failures import failures_explained
@@ -114,7 +115,7 @@ class ProgramStage:
             self._say("nothing ran: the step called no operator of torch")
         if any(hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) for one in self._modules()):
             self._say("a model is compiled; these are the ops of its eager form, before fusion")
-        return program_recording(recorder, tracker, tensor_leaves(output), self.name)
+        return program_recording(recorder, tracker, tensor_leaves(output), self.name, given=self.arguments)
 
     def _modules(self) -> Iterator[nn.Module]:
         return (module for model in self.reach.modules.values() for module in model.modules())
@@ -185,6 +186,7 @@ class ProgramStage:
 
     def leftovers(self) -> str | None:
         """When everything is put back: what of this trace the program still holds."""
+        self._late.clear()  # what was found in the middle of the step had gradients without data
         return None if self._stand_ins is None else self._stand_ins.leftovers()
 
     def header(self, recording: Recording) -> Header:
@@ -219,15 +221,16 @@ def _refuse_what_runs_later(result: Any) -> None:
 
 
 def program_recording(
-    recorder: ProgramRecorder, tracker: ProgramTracker, results: Sequence[torch.Tensor], name: str
+    recorder: ProgramRecorder, tracker: ProgramTracker, results: Sequence[torch.Tensor], name: str, *, given: Any = ()
 ) -> ProgramRecording:
-    """What was written down, when the step is over. `name`: what the program calls its step."""
+    """What was written down, when the step is over. `name`: what the program calls its step, and `given`: what it calls
+    it with."""
     recorder.file_results(results)
     outputs = tuple(recorder.storages.describe(recorder.shown(leaf)) for leaf in results)
     inputs = _inputs_of(recorder, tracker)
     trained = {id(p) for one in recorder.optimizers.values() for group in one.param_groups for p in group["params"]}
     rows = named_as_known((tuple(recorder.ops), tracker.modules(trained), recorder.storages.close()), tracker)
-    return ProgramRecording(*rows, inputs, outputs, notes=recorder.notes, header=_facts(name, recorder, tracker))
+    return ProgramRecording(*rows, inputs, outputs, notes=recorder.notes, header=_facts(name, recorder, tracker, given))
 
 
 def program_header(
@@ -264,7 +267,7 @@ def _inputs_of(recorder: ProgramRecorder, tracker: ProgramTracker) -> Any:
     return tuple(described)
 
 
-def _facts(name: str, recorder: ProgramRecorder, tracker: ProgramTracker) -> dict[str, Any]:
+def _facts(name: str, recorder: ProgramRecorder, tracker: ProgramTracker, given: Any) -> dict[str, Any]:
     """For the header."""
     trains = bool(recorder.passes_back or recorder.optimizers)
     called = [tracker.models[root] for root in tracker.called()]
@@ -280,7 +283,9 @@ def _facts(name: str, recorder: ProgramRecorder, tracker: ProgramTracker) -> dic
     if tracker.first_call is not None:
         model, args, kwargs = tracker.first_call
         described = live_workload(model, args, kwargs, step=facts["step"])
-        facts |= {"batch": described.batch, "sequence": described.sequence, "dtype": described.dtype}
+        # A model may be called with a part of a batch, or with many points of each sample; or for something else first.
+        whole = batch_of(tensor_leaves(given)) if "accumulate" not in facts and not is_time_first(model) else None
+        facts |= {"batch": whole or described.batch, "sequence": described.sequence, "dtype": described.dtype}
         facts["autocast"] = tracker.autocast
     return facts
 
@@ -320,6 +325,7 @@ def staged_program(
         choose: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None  # noqa: E731
         if not runs:
             notes = stage.enter_context(dispatch_as(target, device=reach.device.type))
+            stage.enter_context(autocast_as_on(target.kind, tensors_on=reach.device.type))
             choose = stage.enter_context(surroundings_without_data(target, notes))
             for optimizer in reach.optimizers:
                 choose(optimizer)

@@ -93,10 +93,14 @@ class KeptValues:
     ) -> None:
         """Beyond `most_bytes` nothing is copied: a tensor that changes cannot be put back then, and is named."""
         self._blocks: list[_TensorMemory] = []
+        self._empty: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Tensors that hold nothing yet, and how they were: a statistic gets its size from the first batch."""
         seen: set[tuple[torch.device, int, int]] = set()
         for tensors, is_tracked in ((others, False), (tracked, True)):
             for tensor in tensors:
                 if not has_memory(tensor):
+                    if _is_plain(tensor) and not tensor.numel():
+                        self._empty.append((tensor, tensor.detach()))
                     continue
                 block = _TensorMemory(tensor, is_tracked=is_tracked)
                 if block.place not in seen:
@@ -111,18 +115,34 @@ class KeptValues:
 
     def put_back(self, *, everything: bool = False) -> None:
         """`everything`: also what torch did not see change; a replayed CUDA graph writes behind its back."""
-        put_back_all([(block.name, partial(block.put_back, everything=everything)) for block in self._blocks])
+        put_back_all(
+            [
+                *((block.name, partial(block.put_back, everything=everything)) for block in self._blocks),
+                *(("a tensor that held nothing", partial(_emptied, *pair)) for pair in self._empty),
+            ]
+        )
+
+
+def _emptied(tensor: torch.Tensor, before: torch.Tensor) -> None:
+    if tensor.shape != before.shape:
+        tensor.data = before
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Is anything there that could be written? Tensors with ways of their own have none, or hide it; some kinds do not
-    even say what they are."""
+    """Is anything there that could be written?"""
+    try:
+        return _is_plain(tensor) and tensor.data_ptr() != 0
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        return False
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Tensors with ways of their own have no memory, or hide it; some kinds do not even say what they are."""
     kind = type(tensor)
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or _function_of(kind) not in _PLAIN:
         return False
     try:
-        plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_inference()
-        return plain and tensor.data_ptr() != 0
+        return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_inference()
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
         return False
 
