@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import sys
 import threading
 import types
@@ -350,3 +351,18 @@ def test_threads_that_have_other_things_to_do_go_on():
     ledger = rooflight.estimate(lambda: (in_a_thread(lambda: read.append(torch.arange(4).sum())), model(X)))
     assert sum(op.name == "aten::addmm" for op in ledger.ops) == 2
     assert sys.exc_info() == (None, None, None)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_the_garbage_collector_was_told_is_left(frozen: bool) -> None:
+    if frozen:
+        gc.freeze()
+    before = gc.get_freeze_count()
+    try:
+        rooflight.estimate(lambda x: x + 1, torch.ones(2))
+        assert bool(gc.get_freeze_count()) is bool(before)
+        with pytest.raises(TraceFailed):
+            rooflight.estimate(lambda x: bool((x > 1).any()), torch.ones(2, 1 << 13))
+        assert bool(gc.get_freeze_count()) is bool(before)
+    finally:
+        gc.unfreeze()

@@ -191,7 +191,8 @@ class Recorder(StepFollower):
         if isinstance(value, torch.Tensor):
             return self.storages.describe(value, self._filed_as)
         if isinstance(value, (list, tuple)):
-            return [self._argument(one) if isinstance(one, torch.Tensor) else _scalar(one) for one in value]
+            described, unmade = self.storages.describe, self._filed_as
+            return [described(one, unmade) if isinstance(one, torch.Tensor) else _scalar(one) for one in value]
         return _scalar(value)
 
     def _is_forward_again(self) -> bool:

@@ -261,8 +261,8 @@ class StandIns:
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The arguments that the operator writes into."""
-    given = [args[place] if place < len(args) else kwargs.get(name) for place, name in _places_written(func)]
-    return tensors_of(tuple(given), {}) if given else given
+    places = _places_written(func)
+    return tensors_of(tuple(args[i] if i < len(args) else kwargs.get(name) for i, name in places), {}) if places else []
 
 
 @functools.cache
