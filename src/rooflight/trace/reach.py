@@ -205,7 +205,9 @@ class Reach:
             self._attributes(name, value)
 
     def _attributes(self, name: str, value: Any, but: tuple[str, ...] = ()) -> None:
-        attributes = _held(partial(object.__getattribute__, value, "__dict__"))  # past a __getattr__ that makes things up
+        attributes = _held(
+            partial(object.__getattribute__, value, "__dict__")
+        )  # past a __getattr__ that makes things up
         if isinstance(attributes, dict):
             self.holders.append(attributes)
             self._seen[id(attributes)] = attributes
