@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 
 import msgspec
@@ -574,7 +574,9 @@ def h200() -> CalibratedModel:
     return CalibratedModel(shipped("h200"), speed_of(find("h200")))
 
 
+@cache
 def some_tasks(model: CalibratedModel, each: int = 40) -> list[Task]:
+    """Of a hundred thousand points."""
     return [task for points in model.calibration.points
             for task in points.tasks()[:: max(1, len(points.rows) // each)]]  # fmt: skip
 
