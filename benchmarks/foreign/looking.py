@@ -61,7 +61,7 @@ def look(name: str, device: str) -> Row:
         if ledger is not None and isinstance(counted, dict):
             row["differences"] = _differences(ledger, counted)
         _tried(row, "mem_tracker", lambda: _mem_tracker(step, args))
-        _tried(row, "measured", lambda: _measured(step, args, ledger))
+        _tried(row, "measured", lambda: _measured(step, args, ledger, device))
     return row
 
 
@@ -187,10 +187,10 @@ def _mem_tracker(step: Any, args: tuple[Any, ...]) -> Row:
     return {"time_s": took, "peak_bytes": max(peak["Total"] for peak in peaks)}
 
 
-def _measured(step: Any, args: tuple[Any, ...], ledger: Ledger | None) -> Row:
+def _measured(step: Any, args: tuple[Any, ...], ledger: Ledger | None, device: str) -> Row:
     before = fingerprint(step, args)
     start = time.perf_counter()
-    found = rooflight.measure(step, *args, repeat=5)
+    found = rooflight.measure(step, *args, repeat=5, device=device)
     took = time.perf_counter() - start
     measured = Measured(found)
     busy, wall = busy_s(measured), wall_s(measured)
@@ -201,14 +201,17 @@ def _measured(step: Any, args: tuple[Any, ...], ledger: Ledger | None) -> Row:
         "peak_bytes": next((one.quantities["peak_allocated_bytes"].value for one in found.measurements
                             if one.scope == "step" and "peak_allocated_bytes" in one.quantities), None),
         "changed": changes(before, fingerprint(step, args))[:10],
-        "other_rows": _other_rows(ledger, found) if ledger is not None else None,
+        **(_other_rows(ledger, found) if ledger is not None else {}),
     }  # fmt: skip
 
 
-def _other_rows(estimated: Ledger, measured: Ledger) -> int:
-    """Rows that only one of the two has."""
+def _other_rows(estimated: Ledger, measured: Ledger) -> Row:
+    """Rows that only one of the two has: how many, and of which ops."""
     ours, real = (Counter((op.phase, op.module, op.name) for op in ledger.ops) for ledger in (estimated, measured))
-    return (ours - real).total() + (real - ours).total()
+    apart = {"estimated": ours - real, "measured": real - ours}
+    names = {side: Counter(name for _, _, name in rows.elements()) for side, rows in apart.items()}
+    return {"other_rows": sum(one.total() for one in apart.values()),
+            "other_ops": {side: dict(found.most_common(6)) for side, found in names.items()}}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -51,3 +51,29 @@ def test_a_failure_at_every_point_on_the_gpu(step: Any) -> None:
             rooflight.estimate(net, x, step=step, loss="sum", on="cuda")
         before.check(net)
         assert (insides(net), net.held) == (nested, ["x"])
+
+
+def on_its_own() -> tuple[Any, nn.Module]:
+    """As trainers do: the model goes to the GPU for the step, and comes back."""
+    net = nn.Linear(256, 256)
+
+    def step() -> None:
+        net.cuda()
+        net(torch.ones(64, 256, device="cuda")).sum().backward()
+        net.cpu()
+
+    return step, net
+
+
+def test_a_step_that_moves_its_model_to_the_gpu() -> None:
+    """Two products: no gradient of the input is wanted."""
+    step, net = on_its_own()
+    before = Snapshot(net)
+    estimated = rooflight.estimate(step, target="cuda")
+    assert sum(op.cost.flops or 0 for op in estimated.ops if op.cost is not None) == 2 * 2 * 64 * 256 * 256
+    with pytest.raises(RooflightError, match="device='cuda'"):
+        rooflight.measure(step, counters="none", repeat=2)
+    before.check(net)
+    measured = rooflight.measure(step, device="cuda", counters="none", repeat=2)
+    assert any(kernel.ops for kernel in measured.kernels)
+    before.check(net)

@@ -309,6 +309,38 @@ def test_what_a_measured_step_saves_is_there_and_said(tmp_path):
     assert not path.exists()
 
 
+def test_a_tensor_that_gets_its_size_in_the_step():
+    """As the observers of quantization have them, and lists of what was seen."""
+    model, seen = layers(), torch.tensor([])
+    model.register_buffer("least", torch.tensor([]))
+
+    def step():
+        y = model(X)
+        model.least.resize_(4).copy_(y.detach().amin(0))
+        seen.resize_(2).fill_(1)
+        y.sum().backward()
+
+    for run in (rooflight.estimate, functools.partial(rooflight.estimate, real_data=True), rooflight.measure):
+        run(step)
+        assert (model.least.shape, seen.shape) == ((0,), (0,))
+
+
+def test_optimizers_that_step_in_hooks_of_gradients_leave_nothing():
+    model = layers()
+    optimizers = {parameter: torch.optim.Adam([parameter]) for parameter in model.parameters()}
+
+    def hook(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(hook)
+    ledger = rooflight.estimate(lambda: model(X).sum().backward())
+    assert any(op.phase == "optimizer" for op in ledger.ops)
+    assert not any("left in the program" in note for note in ledger.header.notes)
+    assert not any(optimizer.state for optimizer in optimizers.values())
+
+
 def test_what_is_hidden_from_it_is_said():
     library, model = types.ModuleType("library"), layers()
     library.__file__ = "/lib/site-packages/library.py"

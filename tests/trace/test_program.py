@@ -6,6 +6,7 @@ import asyncio
 import copy
 import math
 import pickle
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -858,9 +859,86 @@ class _Eager:
 
 def test_objects_are_not_asked_for_names_they_may_not_have() -> None:
     eager = _Eager(small_net())
-    holder = type("Holder", (), {"__module__": __name__, "eager": eager})
+    holder: Any = type("Holder", (), {"__module__": __name__, "eager": eager})
 
     def step() -> None:
         holder.eager.model(X).mean().backward()
 
     assert rooflight.estimate(step).ops
+
+
+@pytest.mark.parametrize(
+    ("tensors_on", "context", "target", "precision"),
+    [
+        ("cpu", "cuda", "cuda", "bf16"),
+        ("meta", "cuda", "cuda", "bf16"),
+        ("meta", "cpu", "cuda", "bf16"),
+        ("meta", "cpu", "cpu", "bf16"),
+        ("cpu", "cpu", "cpu", "bf16"),
+        ("cpu", "cuda", "cpu", "fp32"),  # a CPU knows nothing of it
+    ],
+)
+@pytest.mark.parametrize("made", ["in the step", "before"])
+def test_autocast_is_what_the_target_takes_it_for(
+    tensors_on: str, context: str, target: str, precision: str, made: str
+) -> None:
+    with warnings.catch_warnings():  # torch switches CUDA's off where there is none
+        warnings.simplefilter("ignore")
+        before = torch.autocast(context, dtype=torch.bfloat16)
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 8)).to(tensors_on)
+
+    def step(x: torch.Tensor) -> None:
+        with before if made == "before" else torch.autocast(context, dtype=torch.bfloat16):
+            loss = model(x).square().mean()
+        loss.backward()
+
+    ledger = rooflight.estimate(step, torch.ones(2, 4, device=tensors_on), target=target)
+    products = {op.precision for op in ledger.ops if op.packet in ("aten::addmm", "aten::mm")}
+    assert products == {precision}
+    if target == "cuda":
+        assert ledger.header.autocast == "bf16"
+        assert {op.precision for op in ledger.ops if "layer_norm" in op.packet} == {"fp32"}
+
+
+@pytest.mark.parametrize(
+    ("step", "batch"),
+    [
+        (lambda model, x: model(x), 12),
+        (lambda model, x: [model(part) for part in x.chunk(4)], 12),
+        (lambda model, x: model(x[:, None].expand(-1, 5, -1).reshape(-1, 4)), 12),
+        (lambda model, x: (model(torch.ones(100, 4)), model(x)), 12),
+    ],
+    ids=["whole", "in parts", "points of samples", "after something else"],
+)
+def test_the_batch_is_that_of_the_step(step: Any, batch: int) -> None:
+    model = nn.Linear(4, 4)
+    assert rooflight.estimate(lambda x: step(model, x), torch.ones(12, 4)).header.batch == batch
+
+
+def test_micro_batches_of_a_step_that_is_given_the_whole_batch() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> None:
+        for part in x.chunk(4):
+            model(part).sum().backward()
+        optimizer.step()
+
+    header = rooflight.estimate(step, torch.ones(12, 4)).header
+    assert (header.batch, header.accumulate) == (3, 4)
+
+
+def test_what_a_step_moves_to_the_gpu_is_no_work_of_the_host() -> None:
+    """Without a GPU too: the second run, of an optimizer that has state, begins where the first has left the model."""
+    model = nn.Linear(4, 8)
+    optimizers: list[torch.optim.Optimizer] = []
+
+    def step() -> None:
+        model.to("cuda")
+        optimizers[:] = [torch.optim.AdamW(model.parameters())]
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        optimizers[0].step()
+        model.to("cpu")
+
+    ledger = rooflight.estimate(step)
+    assert sum(op.cost.flops or 0 for op in ledger.ops if op.cost is not None) == 2 * 2 * 2 * 4 * 8

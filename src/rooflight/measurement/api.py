@@ -251,8 +251,11 @@ def _measure_program(
     """Measure a step of the caller's own, where its tensors are."""
     args, kwargs = called_with
     where = Reach.of_call(step, args, kwargs).device
-    if asked is not None and _parsed(asked).type != where.type:
-        raise BadInput(f"the step's tensors are on {where}, not on {asked}: move them first, or leave device out")
+    wanted = where if asked is None else _parsed(asked)
+    if wanted.type != where.type:
+        if where.type == "cuda" or not torch.cuda.is_available():
+            raise BadInput(f"the step's tensors are on {where}, not on {asked}: move them first, or leave device out")
+        where = wanted  # where it moves them itself
     if options.counters == "ncu":
         raise BadInput("ncu needs a process of its own, and a step of yours is in this one: use counters='cupti'")
     if where.type != "cuda":
@@ -293,7 +296,12 @@ def _measure_staged(
                 # What earlier work left in the allocator's hands is no part of this step's memory.
                 gc.collect()
                 torch.cuda.empty_cache()
+            allocated = _gpu_allocations()
             execution.prepare()
+            if on != "cuda" and _gpu_allocations() > allocated:
+                raise BadInput(
+                    "the step moves its tensors to the GPU itself: measure it there, as in measure(step, device='cuda')"
+                )
             if execution.runs_compiled_code:
                 options = replace(options, execution="compile")
                 execution = CompiledStep(stage, as_it_is=True)
@@ -312,6 +320,11 @@ def _measure_staged(
         finally:
             execution.close()
         return _ledger(stage, findings, conditions, options)
+
+
+def _gpu_allocations() -> int:
+    """How many there were in this process."""
+    return int(torch.cuda.memory_stats().get("allocation.all.allocated", 0)) if torch.cuda.is_initialized() else 0
 
 
 def _execution(stage: Stage | ProgramStage, options: MeasureOptions) -> EagerStep:

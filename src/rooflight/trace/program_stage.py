@@ -68,6 +68,8 @@ class ProgramStage:
     reach: Reach
     notes: list[str]
     name: str
+    device: str
+    """Where it works; what its tensors say they are on, where it does not run."""
     repeatable: bool = True
     writes_unseen: bool = False
     play: Callable[[Any], Any] | None = None
@@ -98,7 +100,7 @@ class ProgramStage:
             tracker,
             stand_ins=self._stand_ins,
             optimizer_met=self._met,
-            device=self.reach.device.type,
+            device=self.device,
             modes=self.modes,
             rank=self.options.rank,
             observer=observer,
@@ -306,6 +308,7 @@ def staged_program(
     target = parse_target(options.target)
     runs = options.on in ("cpu", "cuda")
     reach = Reach.of_call(step, args, kwargs)
+    device = options.on if runs else reach.device.type
     several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     if not runs and (sharded := _sharded(reach)):
         raise TraceFailed(
@@ -324,8 +327,8 @@ def staged_program(
         notes: list[str] = []
         choose: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None  # noqa: E731
         if not runs:
-            notes = stage.enter_context(dispatch_as(target, device=reach.device.type))
-            stage.enter_context(autocast_as_on(target.kind, tensors_on=reach.device.type))
+            notes = stage.enter_context(dispatch_as(target, device=device))
+            stage.enter_context(autocast_as_on(target.kind, tensors_on=device))
             choose = stage.enter_context(surroundings_without_data(target, notes))
             for optimizer in reach.optimizers:
                 choose(optimizer)
@@ -348,6 +351,7 @@ def staged_program(
             reach,
             notes,
             name,
+            device,
             repeatable=repeatable,
             choose=choose,
             _lent=lent,

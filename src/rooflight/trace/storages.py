@@ -63,7 +63,8 @@ class Storages:
         if number is None:
             number = self._ids[address] = len(self._lives)
             born = None if category is not None else self._clock()
-            host = host or tensor.device.type != self._device
+            # A program on a CPU may move its tensors to the GPU itself: those are not the host's.
+            host = host or (tensor.device.type == "cpu" and self._device != "cpu")
             life = _StorageLife(0, category or "temporary", born, name, host)
             self._lives.append(life)
             if self.saved_by_autograd or not _can_peek():

@@ -82,6 +82,7 @@ class ScriptRun:
         self._passes: OpCounterPasses | None = None
         self._ledger: Ledger | None = None
         self._put_offs = self._waited = 0
+        self._profiled = False
         self._begun = perf_counter()
         self._ops_path.unlink(missing_ok=True)
         old = self.status
@@ -318,6 +319,7 @@ class ScriptRun:
         self._ledger = watch.ledger(step=self._step_quantities())
         self._save(self._ledger)
         self._passes = self._counters(self._ledger)
+        self._profiled = self._on_gpu
 
     def _step_quantities(self) -> dict[str, Value]:
         from rooflight.measurement import findings
@@ -369,6 +371,9 @@ class ScriptRun:
 
     def _over(self) -> None:
         """Let the program go on by itself, or end it where that was asked for."""
+        if self._profiled:
+            self._profiled = False
+            self._leave_the_gpu()
         if self.status.found == "infer":
             self._finder.close_models()  # a program that begins to train is still of interest
             if not self._stop_after or self._finder.optimizers.any():
@@ -383,6 +388,14 @@ class ScriptRun:
             store.set(_STOP_KEY, str(self.status.steps + 1))
         else:
             self._end()
+
+    def _leave_the_gpu(self) -> None:
+        from rooflight.errors import CannotMeasure
+        from rooflight.measurement.profiler_trace import a_profiler_is_busy, detach_profiler
+
+        if not a_profiler_is_busy():
+            with suppress(CannotMeasure):
+                detach_profiler()
 
     def _end_together(self) -> None:
         """All processes end after the same step, which the first one names: none waits for another then."""
