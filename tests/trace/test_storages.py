@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -9,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import rooflight
 from rooflight.ledger import Ledger, Op, Storage
 from rooflight.summary import sizes
+from rooflight.trace.storages import Storages
 from tests.fixtures.tracing import infer, only, rows, train
 
 
@@ -236,3 +238,12 @@ def test_a_storage_among_the_arguments_is_not_read_out() -> None:
     ledger = rooflight.measure(Laid(), torch.arange(1 << 12, dtype=torch.float32), repeat=1)
     (laid,) = (op for op in ledger.ops if op.packet == "aten::set_")
     assert "storage" in laid.args.values()
+
+
+@pytest.mark.parametrize(("works_on", "tensor_on", "host"), [
+    ("cuda", "cpu", True), ("meta", "cpu", True), ("cpu", "cpu", False), ("cpu", "meta", False), ("meta", "meta", False),
+])  # fmt: skip
+def test_only_tensors_of_a_cpu_are_the_hosts(works_on, tensor_on, host):
+    """What a program on a CPU moves to a GPU itself, of which meta is the like here, is the device's."""
+    storages = Storages(lambda: 0, works_on)
+    assert storages.is_host(storages.id_of(torch.ones(2, device=tensor_on), "input")) == host
