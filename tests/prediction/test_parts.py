@@ -38,7 +38,7 @@ from rooflight.prediction.calibrated.baseline import (
     memory_seconds,
 )
 from rooflight.prediction.calibrated.features import features
-from rooflight.prediction.calibrated.interpolation import KrigingField, _smallest
+from rooflight.prediction.calibrated.interpolation import KrigingField
 from rooflight.prediction.calibrated.model import _NOISE, _REACH, CalibratedModel
 from rooflight.prediction.clocks import Clocks, step_seconds
 from rooflight.prediction.device_run import device_runs
@@ -494,15 +494,6 @@ def test_a_training_step_has_a_cost_of_its_own():
 
 
 # --- interpolation ---
-
-
-@pytest.mark.parametrize(("rows", "points"), [(7, 20_000), (300, 5_003), (0, 5_000), (3, 24), (3, 1_000)])
-def test_the_nearest_points_are_found_among_many(rows, points):
-    """Equal distances among them."""
-    squares = np.random.default_rng(0).integers(0, 2000, (rows, points)).astype(float)
-    found = _smallest(squares, 24)
-    assert found.shape == (rows, 24) and all(len(set(row)) == 24 for row in found.tolist())
-    assert (np.sort(np.take_along_axis(squares, found, 1), 1) == np.sort(squares, 1)[:, :24]).all()
 
 
 def field(count: int = 200, noise: float = 1e-9, dimensions: int = 3) -> KrigingField:
