@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,6 +35,16 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def one_worker() -> Iterator[None]:
+    """For tests of small studies: a second process would load torch for one more cell, which takes longer than it."""
+    from rooflight.study import local
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "_cores", lambda: 1)
+        yield
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ import pytest
 
 from rooflight import formatting, metrics
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 UNET = """
 import torch
 from torch import nn

@@ -14,7 +14,6 @@ from torch import nn
 import rooflight
 from rooflight.errors import BadInput
 from rooflight.hardware.devices import find
-from rooflight.ledger import Ledger
 from rooflight.memory.context_memory import first_uses, kept_workspaces
 from rooflight.memory.predict import MemoryPredictor, chip_of
 from rooflight.memory.result import Memory
@@ -22,7 +21,6 @@ from rooflight.memory.sharding.ranks import FullestRank
 from rooflight.models.workload import parse_input
 from rooflight.parallel.layout import Layout, ParallelOptions
 from rooflight.prediction.api import predict
-from rooflight.prediction.resolve_devices import memories_on
 from rooflight.prediction.result import Predictions
 from rooflight.reporting.sections.predict_document import predict_document
 from rooflight.reporting.sections.predict_memory_tables import limit_line
@@ -43,16 +41,10 @@ def ask(model: str = "mnist-cnn", **options: Any) -> Predictions:
 
 
 def memory(model: str = "mnist-cnn", **options: Any) -> Memory:
-    found = ask(model, **options)[0].memory
+    """Looking for what would take less of it, where it is full or shown over time, takes several traces."""
+    found = ask(model, find_savings=False, **options)[0].memory
     assert found is not None
     return found
-
-
-def course(model: str, **options: Any) -> tuple[Ledger, Memory]:
-    """With its course through the step. `predict(memory=True)` also looks for what would save some, in many traces."""
-    ledger = rooflight.estimate(model, **{**SMALL.get(model, {}), **options})
-    step, device = PreparedTrace(ledger, None).at(None), find("h200")
-    return ledger, memories_on(device).of(step, device, timeline=True)
 
 
 def params_bytes(model: str, **options: Any) -> int:
@@ -74,9 +66,9 @@ CASES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
 def test_the_parts_add_up(case: dict[str, Any]) -> None:
-    ledger, found = course(**case)
+    found = memory(**case, memory=True)
     assert sum(found.peak.split.values()) == found.peak_allocated_bytes
-    assert found.peak.split["parameter"] == sum(module.param_bytes for module in ledger.modules)
+    assert found.peak.split["parameter"] == params_bytes(**case)
     assert 0 <= found.peak.split.get("rounding", 0) < 0.1 * found.peak_allocated_bytes
     assert found.before_bytes <= found.peak_allocated_bytes <= (found.peak_reserved_bytes or 0) < found.device_bytes
     timeline = found.timeline
@@ -131,7 +123,7 @@ def test_micro_batches_follow_one_another() -> None:
 
 
 def most_kept(category: str = "activation", **options: Any) -> int:
-    timeline = course("gpt2", step="train", **options)[1].timeline
+    timeline = memory("gpt2", step="train", memory=True, **options).timeline
     assert timeline is not None
     return max(timeline.categories.get(category, (0,)))
 

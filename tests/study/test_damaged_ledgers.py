@@ -19,6 +19,8 @@ from rooflight.study.journal import done
 from rooflight.study.store import open_study
 from tests.fixtures.paths import DATA, ROOT
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 MISSING = "is missing"
 OTHER = "is not the file that was written"
 

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from rooflight.ledger import OPTIMIZER, total
+from rooflight.trace.step import only_writes
+from tests.fixtures.recording import meta
 from tests.fixtures.tracing import names, rows, train
 
 STATE = {
@@ -91,3 +93,18 @@ def test_the_optimizer_writes_parameters_and_state_in_place() -> None:
     written = [{kinds[t.storage] for t in op.tensors("self")} for op in rows(ledger, phase="optimizer")]
     assert written == [{"optimizer-state"}, {"optimizer-state"}, {"parameter"}]
     assert all(op.mutates == ("self",) for op in rows(ledger, phase="optimizer"))
+
+
+def test_only_lists_without_data_that_fit_are_written_by_nobody() -> None:
+    aten, lists, alike = torch.ops.aten, [meta(2, 3), meta(4)], [meta(2, 3), meta(4)]
+    assert only_writes(aten._foreach_add_.List, (lists, alike), {"alpha": 2})
+    assert only_writes(aten._foreach_addcdiv_.ScalarList, (lists, alike, alike, [1.0, 2.0]), {})
+    assert only_writes(aten._foreach_sqrt_.default, (lists,), {})
+    # What is wrong torch says; steps are counted on the host, with data; and what is made is to be had.
+    assert not only_writes(aten._foreach_add_.List, (lists, [meta(2, 3), meta(5)]), {})
+    assert not only_writes(aten._foreach_add_.List, (lists, alike[:1]), {})
+    assert not only_writes(aten._foreach_add_.List, (lists, [one.bfloat16() for one in alike]), {})
+    assert not only_writes(aten._foreach_add_.Scalar, ([torch.zeros(()), meta(4)], 1), {})
+    assert not only_writes(aten._foreach_mul_.Tensor, (lists, meta()), {})
+    assert not only_writes(aten._foreach_sqrt.default, (lists,), {})
+    assert not only_writes(aten.add_.Tensor, (lists[0], alike[0]), {})

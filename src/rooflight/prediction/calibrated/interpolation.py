@@ -91,7 +91,7 @@ class KrigingField:
 
     def _among(self, squares: Array) -> NearestPoints:
         count = min(_NEIGHBOURS, len(self.points))
-        nearest = _smallest(squares, count)
+        nearest = np.argpartition(squares, count - 1, axis=1)[:, :count]
         distance = np.sqrt(np.take_along_axis(squares, nearest, axis=1))
         near = self.points[nearest]
         apart = near[:, :, None, :] - near[:, None, :, :]
@@ -103,27 +103,6 @@ class KrigingField:
         unknown = 1 + self.noise - (along * to_query).sum(1)
         unsure_mean = (1 - along.sum(1)) ** 2 / ones.sum(1)
         return NearestPoints(nearest, distance, along, ones, unknown, unsure_mean)
-
-
-def _smallest(squares: Array, count: int) -> npt.NDArray[np.intp]:
-    """Where the smallest of every row are. Of many, those that cannot be among them go first: at most as many columns
-    of a table have its smallest numbers as there are such numbers, and that is looked up in one pass."""
-    rows, points = squares.shape
-    columns = points // _HIGH
-    if columns < 4 * count or not rows:
-        return np.argpartition(squares, count - 1, axis=1)[:, :count]
-    least = squares[:, : columns * _HIGH].reshape(rows, _HIGH, columns).min(axis=1)
-    most = np.partition(least, count - 1, axis=1)[:, count - 1 : count]
-    row, place = np.nonzero(squares <= most)
-    left = np.bincount(row, minlength=rows)
-    column = np.arange(len(row)) - np.repeat(np.cumsum(left) - left, left)
-    places, values = np.zeros((rows, left.max()), dtype=np.intp), np.full((rows, left.max()), np.inf)
-    places[row, column], values[row, column] = place, squares[row, place]
-    return np.take_along_axis(places, np.argpartition(values, count - 1, axis=1)[:, :count], axis=1)
-
-
-_HIGH = 32
-"""Rows of that table: more leave fewer numbers to sort, and more of them that are not needed."""
 
 
 def _tamed(values: Array) -> Array:
