@@ -2,7 +2,8 @@
 
 The first step has one range around it all, and shows which tensor cores are at work. Then counters are asked in groups
 that the hardware counts in one pass, so that what a step has counted is safe, whatever becomes of the next. Ops are
-joined by their keys: a step that does something more or less than the others loses those ops only.
+joined by their keys: a step that does something more or less than the others loses those ops only. What the hardware
+counts in several passes is put together of several steps, by the places of ops in them: only where these are the same.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from msgspec.structs import replace
 from rooflight.errors import CannotMeasure
 from rooflight.hardware import counter_tables
 from rooflight.hardware.counter_tables import Counter, Level
-from rooflight.ledger import Ledger, Measurement, Op, Value
+from rooflight.ledger import Key, Ledger, Measurement, Op, Value
 from rooflight.measurement.cupti import cupti, gpu, ranges
 from rooflight.measurement.cupti.op_counters import WINDOW, Counts, StepCounterPlan, tensor_types
 from rooflight.measurement.regions.counters import CounterGroup, group_by_pass
 
 _EMPTY = 4
 _STEP = "step"
+_TRIES = 3
+"""At a group of several passes whose steps were not alike."""
 _Pass = tuple[CounterGroup, set[int]]
 """Counters, and the ops that they are asked of; of none it is the whole step."""
 _SPARE = 64
@@ -50,6 +53,9 @@ class OpCounterPasses:
         self._counts: dict[int, Counts] = {}
         self._floor: Counts = {}
         self._profiler: ranges.RangeProfiler | None = None
+        self._keys: list[list[Key]] = []
+        """Of the ops in the steps that the group under way has counted."""
+        self._tries = 0
         self.passes = 0
         self.unmatched = 0
         """Ops of counted steps that the recorded one did not have."""
@@ -102,19 +108,26 @@ class OpCounterPasses:
         assert self._profiler is not None
         torch.cuda.synchronize()
         self.passes += 1
-        if not self._left[0][1]:
+        window = self._left[0][1]
+        if not window:
             self._profiler.pop()
+        self._keys.append([op.key for op in ops])
         if not self._profiler.stop():
             return  # a counter that takes several passes goes on in the next step
-        counted = self._profiler.results()
+        counted, steps = self._profiler.results(), self._keys
         self.close()
-        self._keep(counted, ops)
-        del self._left[0]
+        alike = self._keep(counted, steps)
+        self._tries += 1
+        if alike or self._tries == _TRIES:
+            self._tries = 0
+            del self._left[0]
         if not self._left and self._work is None:
             self._plan_work()
 
-    def _keep(self, counted: Sequence[ranges.CountedRange], ops: Sequence[Op]) -> None:
+    def _keep(self, counted: Sequence[ranges.CountedRange], steps: Sequence[Sequence[Key]]) -> bool:
+        """Were the steps alike that this was counted in?"""
         places = {op.key: op.index for op in self._ops}
+        alike = True
         for one in counted:
             if one.name == _STEP:
                 self._scouted |= one.values
@@ -124,11 +137,16 @@ class OpCounterPasses:
                     self._floor |= {name: max(self._floor.get(name, 0.0), value) for name, value in one.values.items()}
                 continue
             index = int(one.name)
-            home = places.get(ops[index].key) if index < len(ops) else None
-            if home is None:
+            keys = {step[index] if index < len(step) else None for step in steps}
+            key = keys.pop()
+            home = places.get(key) if key is not None else None
+            if keys:
+                alike = False
+            elif home is None:
                 self.unmatched += 1
             else:
                 self._counts.setdefault(home, {}).update(one.values)
+        return alike
 
     def _plan_work(self) -> None:
         """It is known which tensor cores are at work."""
@@ -145,6 +163,7 @@ class OpCounterPasses:
     def close(self) -> None:
         """Let the GPU's counters go."""
         held, self._profiler = self._profiler, None
+        self._keys = []
         if held is not None:
             held.close()
 
