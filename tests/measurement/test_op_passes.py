@@ -6,6 +6,7 @@ each pass adds a number that tells which op it ran around. A real GPU does it in
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,7 +63,7 @@ class Counting:
 
 def steps(*sizes: int) -> list[tuple[Op, ...]]:
     """A model behind so many additions."""
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model = nn.Sequential(OrderedDict(a=nn.Linear(4, 4), bbb=nn.ReLU(), ccccc=nn.Linear(4, 4), eeeeeee=nn.Tanh()))
 
     def step(additions: int) -> torch.Tensor:
         x = torch.ones(2, 4)
