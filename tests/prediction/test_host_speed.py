@@ -88,7 +88,9 @@ def test_python_says_as_the_command_does_that_hosts_decide() -> None:
     said = repr(several).splitlines()
     # One line a device, and one on their order.
     assert len(said) == 1 + 3 + 1
-    assert said[-1].endswith("; host-bound, so this is a matter of hosts, which are not known")
+    assert said[-1].startswith(
+        "host-bound, so which is fastest is a matter of hosts, which are not known; least GPU time"
+    )
     assert said[-1] == predict_document(several).lines[0]
     # Of one device there is no order.
     assert len(repr(predict("mnist-cnn", on="rtx-4090", batch=8)).splitlines()) == 2

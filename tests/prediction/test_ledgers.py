@@ -336,3 +336,12 @@ def test_an_imported_trace_is_predicted(run: Run, tmp_path: Path) -> None:
     assert row.memory is None and row.batch is None and row.measured_gpu_time_s
     assert 1 / 3 < row.gpu_time_s / row.measured_gpu_time_s < 3
     assert "shortest step: h200" in run("predict", ledger, "--on", "h200,a100")[1]
+
+
+def test_a_step_of_ones_own_in_a_precision_that_a_device_lacks() -> None:
+    """All of them are named, and what to do."""
+    model = nn.Linear(8, 8).bfloat16()
+    with pytest.raises(
+        BadInput, match=r"V100.* has no bf16: it has fp16, .*T4.* has no bf16.* leave v100-sxm2-16,t4 out"
+    ):
+        rooflight.predict(lambda x: model(x), torch.ones(2, 8, dtype=torch.bfloat16), on=["h100", "v100-sxm2-16", "t4"])

@@ -926,3 +926,36 @@ def test_micro_batches_of_a_step_that_is_given_the_whole_batch() -> None:
 
     header = rooflight.estimate(step, torch.ones(12, 4)).header
     assert (header.batch, header.accumulate) == (3, 4)
+
+
+class HandMadeLion:
+    """No optimizer of torch's; it makes its state when it first steps."""
+
+    def __init__(self, parameters: Iterator[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.averages: dict[nn.Parameter, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.parameters:
+            if parameter not in self.averages:
+                self.averages[parameter] = torch.zeros_like(parameter)
+            average = self.averages[parameter]
+            assert parameter.grad is not None
+            parameter.sub_(average.mul(0.9).add(parameter.grad, alpha=0.1).sign(), alpha=1e-3)
+            average.lerp_(parameter.grad, 0.01)
+            parameter.grad = None
+
+
+def test_an_optimizer_by_hand_is_in_the_middle_of_training_too() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = HandMadeLion(model.parameters())
+
+    def step() -> None:
+        model(X[:, :4]).sum().backward()
+        optimizer.step()
+
+    ledger = rooflight.estimate(step)
+    assert not any(op.packet == "aten::zeros_like" for op in ledger.ops)
+    assert sum(op.packet == "aten::sign" for op in ledger.ops) == 2
+    assert not optimizer.averages

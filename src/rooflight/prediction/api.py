@@ -114,7 +114,7 @@ def predict(
     ppp = ppp if ppp is None or isinstance(ppp, Ppp) else given_ppp(ppp)
     tier = _tier(devices, tier=tier, ppp=ppp)
     if ledger is not None:
-        check_precisions(ledger, devices)
+        check_precisions(ledger.ops, devices)
         traces: Traces = LedgerTraces(ledger, spec)
     else:
         traces = _traces_of(model, (inputs, kwargs, labels), spec, devices)
@@ -181,6 +181,7 @@ class Question:
     def answer(self) -> Predictions:
         self._check()
         traces = by_generation(self.devices, self._traced)
+        check_precisions(traces[0][0].steps[0].kinds, self.devices)  # a step of one's own names none
         sources = [[self._source(device) for device in some] for _, some in traces]
         workspaces = own_workspaces(_predictors(source for some in sources for source, _ in some))
         memories = MemoryPredictor(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rooflight.estimation.gpu_optimizer import takes_all_at_once
 from rooflight.files import load
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, Op
 from rooflight.prediction.rebuilt import as_run_by, on_other_kind, step_of, traces_of
 from rooflight.prediction.result import Predictions
 from rooflight.prediction.tiers import check_precision
@@ -76,11 +76,11 @@ def _refusal(ledger: Ledger, was: StepSpec, name: str, value: Any) -> str:
     return f"{line}, or predict the model: {replace(was, **{name: value}).command('predict')}"
 
 
-def check_precisions(ledger: Ledger, devices: Sequence[Device]) -> None:
+def check_precisions(ops: Iterable[Op], devices: Sequence[Device]) -> None:
     """One line where a device does not compute in what the step computes in."""
-    matrix = {op.precision for op in ledger.ops if op.cost is not None and op.cost.macs}
+    matrix = {op.precision for op in ops if op.cost is not None and op.cost.macs}
     for precision in sorted({"fp32" if name == "tf32" else name for name in matrix}):
-        check_precision(precision, devices, option="a ledger in another precision")
+        check_precision(precision, devices, option="another precision")
 
 
 class LedgerTraces(Traces):

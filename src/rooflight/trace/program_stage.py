@@ -408,5 +408,7 @@ def ledger_of(stage: ProgramStage, recording: Recording) -> Ledger:
 
 
 def _states(reach: Reach) -> int:
-    """How many parameters have something that an optimizer keeps of them."""
-    return sum(len(optimizer.state) for optimizer in reach.optimizers)
+    """How many parameters have something that an optimizer keeps of them, and how much else lies in dicts, where an
+    optimizer by hand keeps it."""
+    own = sum(dict.__len__(held) for held in reach.holders if isinstance(held, dict))
+    return own + sum(len(optimizer.state) for optimizer in reach.optimizers)

@@ -169,7 +169,7 @@ def describe(predictions: Predictions) -> str:
         for row in predictions
     ]
     compared = _compared(predictions)
-    return "\n".join([headline(predictions), *rows, *([compared] if compared.endswith(_OF_HOSTS) else [])])
+    return "\n".join([headline(predictions), *rows, *([compared] if compared.startswith(_OF_HOSTS) else [])])
 
 
 def _in_memory(prediction: Prediction) -> str:
@@ -250,10 +250,15 @@ def _compared(predictions: Predictions) -> str:
     best = max(running, key=lambda row: row.throughput or 0.0)
     if not best.throughput:  # of a log that does not tell its batch
         best = min(running, key=lambda row: row.time_s)
-        return f"shortest step: {best.device}, {seconds(best.time_s)}{_hosts(best, running)}"
+    if _is_of_hosts(best, running):
+        least = min(running, key=lambda row: (row.gpu_busy_s or row.time_s) / (row.batch or 1))
+        busy = f"{least.device} at batch {_size(least.batch)}, {seconds(least.gpu_busy_s or least.time_s)} a step"
+        return f"{_OF_HOSTS}; least GPU time for a sample: {busy}"
+    if not best.throughput:
+        return f"shortest step: {best.device}, {seconds(best.time_s)}"
     most = f"{best.device} at batch {_size(best.batch)}, {formatting.per_second(best.throughput)} samples/s"
     of_those = "" if len(running) == len(predictions) else " of those that fit"
-    return f"highest throughput{of_those}: {most}{_as_fast(best, running)}{_hosts(best, running)}"
+    return f"highest throughput{of_those}: {most}{_as_fast(best, running)}"
 
 
 def _measured(prediction: Prediction) -> str:
@@ -273,12 +278,13 @@ _ALIKE = 0.97
 """Of the highest throughput: no less is as much."""
 
 
-_OF_HOSTS = "; host-bound, so this is a matter of hosts, which are not known"
+_OF_HOSTS = "host-bound, so which is fastest is a matter of hosts, which are not known"
 
 
-def _hosts(best: Prediction, running: Sequence[Prediction]) -> str:
+def _is_of_hosts(best: Prediction, running: Sequence[Prediction]) -> bool:
+    """Hosts of different devices are different machines, of which only a calibrated one is known."""
     unlike = len({row.device for row in running}) > 1 and any(row.tier != "calibrated" for row in running)
-    return _OF_HOSTS if best.bound == "host" and unlike else ""
+    return best.bound == "host" and unlike
 
 
 def _as_fast(best: Prediction, running: Sequence[Prediction]) -> str:
