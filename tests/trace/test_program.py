@@ -6,7 +6,6 @@ import asyncio
 import copy
 import math
 import pickle
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -868,47 +867,16 @@ def test_objects_are_not_asked_for_names_they_may_not_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensors_on", "context", "target", "precision"),
-    [
-        ("cpu", "cuda", "cuda", "bf16"),
-        ("meta", "cuda", "cuda", "bf16"),
-        ("meta", "cpu", "cuda", "bf16"),
-        ("meta", "cpu", "cpu", "bf16"),
-        ("cpu", "cpu", "cpu", "bf16"),
-        ("cpu", "cuda", "cpu", "fp32"),  # a CPU knows nothing of it
-    ],
-)
-@pytest.mark.parametrize("made", ["in the step", "before"])
-def test_autocast_is_what_the_target_takes_it_for(
-    tensors_on: str, context: str, target: str, precision: str, made: str
-) -> None:
-    with warnings.catch_warnings():  # torch switches CUDA's off where there is none
-        warnings.simplefilter("ignore")
-        before = torch.autocast(context, dtype=torch.bfloat16)
-    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 8)).to(tensors_on)
-
-    def step(x: torch.Tensor) -> None:
-        with before if made == "before" else torch.autocast(context, dtype=torch.bfloat16):
-            loss = model(x).square().mean()
-        loss.backward()
-
-    ledger = rooflight.estimate(step, torch.ones(2, 4, device=tensors_on), target=target)
-    products = {op.precision for op in ledger.ops if op.packet in ("aten::addmm", "aten::mm")}
-    assert products == {precision}
-    if target == "cuda":
-        assert ledger.header.autocast == "bf16"
-        assert {op.precision for op in ledger.ops if "layer_norm" in op.packet} == {"fp32"}
-
-
-@pytest.mark.parametrize(
     ("step", "batch"),
     [
         (lambda model, x: model(x), 12),
         (lambda model, x: [model(part) for part in x.chunk(4)], 12),
         (lambda model, x: model(x[:, None].expand(-1, 5, -1).reshape(-1, 4)), 12),
         (lambda model, x: (model(torch.ones(100, 4)), model(x)), 12),
+        (lambda model, x: torch.func.vmap(model)(x), 12),
+        (lambda model, x: model(x[torch.randint(12, (5,))]), 5),
     ],
-    ids=["whole", "in parts", "points of samples", "after something else"],
+    ids=["whole", "in parts", "points of samples", "after something else", "one by one", "drawn from a data set"],
 )
 def test_the_batch_is_that_of_the_step(step: Any, batch: int) -> None:
     model = nn.Linear(4, 4)
@@ -959,3 +927,29 @@ def test_an_optimizer_by_hand_is_in_the_middle_of_training_too() -> None:
     assert not any(op.packet == "aten::zeros_like" for op in ledger.ops)
     assert sum(op.packet == "aten::sign" for op in ledger.ops) == 2
     assert not optimizer.averages
+
+
+def test_weights_that_are_read_without_a_call_of_their_module_count() -> None:
+    """Frozen, as in a model that gets a new head: attention reads its projections itself, and code their weights."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True).requires_grad_(False)
+            self.mixed, self.unread = nn.Linear(8, 8).requires_grad_(False), nn.Linear(8, 100)
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.attention(x, x, x)[0]
+            return self.head(nn.functional.linear(y, self.mixed.weight, self.mixed.bias))
+
+    model = Model()
+    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
+
+    def step(x: Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    ledger = rooflight.estimate(step, torch.ones(2, 3, 8))
+    attention, mixed, head = 4 * (8 * 8 + 8), 8 * 8 + 8, 8 * 2 + 2
+    assert sum(module.params for module in ledger.modules) == attention + mixed + head

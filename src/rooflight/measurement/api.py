@@ -253,9 +253,9 @@ def _measure_program(
     where = Reach.of_call(step, args, kwargs).device
     wanted = where if asked is None else _parsed(asked)
     if wanted.type != where.type:
-        if where.type == "cuda" or not torch.cuda.is_available():
+        if wanted.type != "cuda" or not torch.cuda.is_available():
             raise BadInput(f"the step's tensors are on {where}, not on {asked}: move them first, or leave device out")
-        where = wanted  # where it moves them itself
+        where = _device("", (), asked)  # where it moves them itself
     if options.counters == "ncu":
         raise BadInput("ncu needs a process of its own, and a step of yours is in this one: use counters='cupti'")
     if where.type != "cuda":
@@ -298,7 +298,7 @@ def _measure_staged(
                 torch.cuda.empty_cache()
             allocated = _gpu_allocations()
             execution.prepare()
-            if on != "cuda" and _gpu_allocations() > allocated:
+            if isinstance(stage, ProgramStage) and on != "cuda" and _gpu_allocations() > allocated:
                 raise BadInput(
                     "the step moves its tensors to the GPU itself: measure it there, as in measure(step, device='cuda')"
                 )

@@ -10,7 +10,7 @@ from math import prod
 
 from rooflight.ledger import Op, Tensor
 from rooflight.ops.copies import into_zeros_tasks
-from rooflight.ops.kernel_task import Task, precision_of, row_sizes
+from rooflight.ops.kernel_task import Task, precision_of
 from rooflight.ops.pointwise import constant_is_one, elements
 from rooflight.ops.radix_sort import bits_of, radix_sort_bytes
 from rooflight.ops.registry import Work, aten, formula, task, workspace
@@ -136,12 +136,10 @@ def _indexed(op: Op, destination: Tensor) -> int:
     dims, used = 0, 1
     shapes: list[tuple[int, ...]] = []
     for each in _indices(op):
-        # A mask stands for as many dimensions as it has, an index or None for one.
-        mask = isinstance(each, Tensor) and each.dtype in ("bool", "uint8")
-        width = len(each.shape) if isinstance(each, Tensor) and mask else 1
+        width = _width(each)
         if isinstance(each, Tensor):
             used *= prod(destination.shape[dims : dims + width])
-            shapes.append((each.numel,) if mask else each.shape)
+            shapes.append((each.numel,) if each.dtype in ("bool", "uint8") else each.shape)
         dims += width
     return destination.numel // max(used, 1) * prod(_broadcast(shapes))
 
@@ -181,8 +179,8 @@ _GATHERED = {"aten::index": "index", "aten::gather": "gather", "aten::take": "ga
 def gather_tasks(op: Op) -> list[Task]:
     out = op.outputs[0]
     source = op.tensor("weight" if "weight" in op.args else "self")
-    gathered = out.shape[-1] if out.shape and source.shape and out.shape[-1] == source.shape[-1] else 1
-    return [Task(_GATHERED.get(op.packet, "embedding-forward"), precision_of(out.dtype), row_sizes(out, [gathered]))]
+    family = _GATHERED.get(op.packet, "embedding-forward")
+    return [Task(family, precision_of(out.dtype), _rows(out.numel, _slice(op, source)))]
 
 
 _SCATTERED = {
@@ -197,14 +195,43 @@ any order."""
 
 @task(*_SCATTERED)
 def scatter_tasks(op: Op) -> list[Task]:
-    grad = op.tensor(next(name for name in ("grad_output", "values", "source", "src", "grad") if name in op.args))
-    out = op.outputs[0] if op.outputs else op.tensor("self")
-    columns = out.shape[-1] if out.shape else 1
-    rows, columns = row_sizes(grad, [columns if grad.shape and grad.shape[-1] == columns else 1])
-    family, precision = _SCATTERED[op.packet], precision_of(out.dtype)
-    if family == "index-put" and not op.args.get("accumulate"):
-        return [Task("index", precision, (rows, columns))]
-    return [Task(family, precision, (rows, columns, max(1, out.numel // columns)))]
+    family = _SCATTERED[op.packet]
+    into = op.outputs[0] if op.outputs else op.tensor("self")
+    columns, precision = _slice(op, into), precision_of(into.dtype)
+    if family == "index-put":
+        numbers = _rows(_indexed(op, into), columns)
+        if not op.args.get("accumulate"):
+            return [Task("index", precision, numbers)]
+    else:
+        added = op.tensor(next(name for name in ("grad_output", "grad", "index") if name in op.args))
+        numbers = _rows((op.tensor("source") if family == "index-add" else added).numel, columns)
+    return [Task(family, precision, (*numbers, max(1, into.numel // columns)))]
+
+
+def _rows(count: int, columns: int) -> tuple[int, int]:
+    """So many elements as rows of that length."""
+    return max(1, count // columns), columns
+
+
+def _slice(op: Op, table: Tensor) -> int:
+    """Elements that lie side by side and go by one place."""
+    if "embedding" in op.packet:
+        after = table.shape[-1:]
+    elif op.packet == "aten::take":
+        after = ()
+    elif "dim" in op.args:
+        after = table.shape[op.ints("dim")[0] % max(len(table.shape), 1) + 1 :]
+    else:
+        given = _indices(op)
+        while given and given[-1] is None:
+            given.pop()
+        after = table.shape[sum(_width(each) for each in given) :]
+    return max(1, prod(after))
+
+
+def _width(index: object) -> int:
+    """Dimensions that an index stands for: a mask for as many as it has, any other and `None` for one."""
+    return len(index.shape) if isinstance(index, Tensor) and index.dtype in ("bool", "uint8") else 1
 
 
 # --- workspaces

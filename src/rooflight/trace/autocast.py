@@ -7,7 +7,9 @@ those of torch's CUDA autocast.
 
 from __future__ import annotations
 
+import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -16,10 +18,12 @@ from typing import Any
 import torch
 from torch.amp.autocast_mode import autocast
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _len_torch_dispatch_stack
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from rooflight.errors import BadInput
 from rooflight.models.dtypes import torch_dtype
+from rooflight.trace.replacements import replaced
 
 LOWER = frozenset(
     """conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu addmm addmv
@@ -62,12 +66,13 @@ def autocast_as_cuda(precision: str | None, *, on: str = "meta") -> Iterator[Non
 
 @contextmanager
 def autocast_as_on(target: str, *, tensors_on: str) -> Iterator[None]:
-    """Autocast contexts of a program as its target takes them, whose tensors without data are not there: torch casts
-    those of a context's own device alone, and none on meta."""
+    """Autocast contexts of a program whose tensors without data are not on its target: torch casts those of a context's
+    own device alone, and none on meta. What autocasts on a CPU is meant for the GPU that stands for it, what does on a
+    GPU is nothing to a CPU; which functions are cast is CUDA's choice for both."""
     if tensors_on == target:
         yield
         return
-    with _as_modes(None, ("cuda", "cpu", "meta") if tensors_on == "meta" else (target,)):
+    with _as_modes(None, ("cuda", "cpu", "meta") if target == "cuda" else ("cpu", "meta")):
         yield
 
 
@@ -149,6 +154,12 @@ def _contexts_of_the_model(levels: _AutocastNesting, devices: Sequence[str]) -> 
     contexts are taken so.
     """
     original = autocast.__init__, autocast.__enter__, autocast.__exit__
+    is_enabled_by_torch, dtype_by_torch = torch.is_autocast_enabled, torch.get_autocast_dtype
+    tracing = threading.get_ident()
+
+    def is_ours() -> bool:
+        """Other threads may have work of their own. Those of autograd, which run checkpoints again, have our modes."""
+        return threading.get_ident() == tracing or bool(_len_torch_dispatch_stack())
 
     def init(
         self: Any,
@@ -157,33 +168,50 @@ def _contexts_of_the_model(levels: _AutocastNesting, devices: Sequence[str]) -> 
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
-        if device_type not in devices:
-            original[0](self, device_type, dtype, enabled, cache_enabled)
+        if device_type == "meta" and is_ours():
+            self.device, self._enabled = device_type, enabled
+        else:  # the program may keep it
+            with warnings.catch_warnings():
+                if device_type in devices:
+                    warnings.filterwarnings("ignore", message=".*Disabling autocast")
+                original[0](self, device_type, dtype, enabled, cache_enabled)
+        if device_type not in devices or not is_ours():
             return
-        self.device, self._enabled = device_type, enabled
         self._level = (dtype or _usual_dtype(device_type)) if enabled else None
 
     def enter(self: Any) -> Any:
+        if not is_ours():
+            return original[1](self)
         if not hasattr(self, "_level"):
             if self.device not in devices:
                 return original[1](self)
             # Made before the trace, when torch switches it off for want of a GPU. One that was meant to be on mostly
             # names its type, and that is still there.
             off = self.device == "cuda" and not torch.cuda.is_available()
-            named = off and self.fast_dtype is not torch.get_autocast_dtype("cuda")
+            named = off and self.fast_dtype is not dtype_by_torch("cuda")
             self._level = self.fast_dtype if self._enabled or named else None
         levels.push(self._level)
         return self
 
     def leave(self: Any, *failure: Any) -> Any:
-        if not hasattr(self, "_level"):
+        if not hasattr(self, "_level") or not is_ours():
             return original[2](self, *failure)
         levels.pop()
         return False
 
+    def is_enabled(*device: str) -> bool:
+        if not is_ours() or (device and device[0] not in devices):
+            return is_enabled_by_torch(*device)
+        return levels.dtype is not None
+
+    def dtype_of(device: str) -> torch.dtype:
+        known = levels.dtype if is_ours() and device in devices else None
+        return dtype_by_torch("cuda" if device == "meta" else device) if known is None else known
+
     autocast.__init__, autocast.__enter__, autocast.__exit__ = init, enter, leave  # type: ignore[method-assign]
     try:
-        yield
+        with replaced(torch, "is_autocast_enabled", is_enabled), replaced(torch, "get_autocast_dtype", dtype_of):
+            yield
     finally:
         autocast.__init__, autocast.__enter__, autocast.__exit__ = original  # type: ignore[method-assign]
 

@@ -36,6 +36,8 @@ class ProgramTracker(ModuleTracker):
         """Type of autocast in that call."""
         self.batches = 0
         """How often the model of that call was given something new with gradients wanted."""
+        self.samples = 0
+        """First sizes of all that it was given."""
         self._last_input: weakref.ref[torch.Tensor] | None = None
         for name, model in models.items():
             self._meet(name, model)
@@ -56,10 +58,13 @@ class ProgramTracker(ModuleTracker):
     def given(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: str | None) -> None:
         """A model is called from outside of any. What learns comes before what prepares data or makes a loss."""
         if self.first_call is None or (learns(module) and not learns(self.first_call[0])):
-            self.first_call, self.autocast, self.batches = (module, args, kwargs), autocast, 0
-        if module is not self.first_call[0] or not torch.is_grad_enabled():
+            self.first_call, self.autocast, self.batches, self.samples = (module, args, kwargs), autocast, 0, 0
+        if module is not self.first_call[0]:
             return
         tensor = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
+        self.samples += _first_size(tensor)
+        if not torch.is_grad_enabled():
+            return
         if tensor is None or self._last_input is None or self._last_input() is not tensor:
             self.batches += 1
         self._last_input = None if tensor is None else weakref.ref(tensor)
@@ -89,19 +94,27 @@ class ProgramTracker(ModuleTracker):
         ran = {root_of(path, self.models) for path, count in self._calls.items() if count}
         return [name for name in self.models if name in ran]
 
-    def modules(self, trained: Set[int] = frozenset()) -> tuple[Module, ...]:
-        """`trained`: ids of the parameters that optimizers stepped."""
+    def modules(self, in_use: Set[int] | None = None) -> tuple[Module, ...]:
+        """`in_use`: ids of the parameters that the step reads or trains; without them all are taken to be."""
         ran = self.called()
-        idle = [self._paths[id(one)] for one in self._modules if trained and self._is_idle(one, trained)]
+        idle = [self._paths[id(one)] for one in self._modules if in_use is not None and _is_idle(one, in_use)]
         return tuple(
             row for row in super().modules() if root_of(row.path, ran) is not None and root_of(row.path, idle) is None
         )
 
-    def _is_idle(self, module: nn.Module, trained: Set[int]) -> bool:
-        """Neither called nor trained: an average of its own weights, say, that a model keeps as a part of itself."""
-        mine = {id(parameter) for parameter in module.parameters()}
-        called = any(self._calls[self._paths[id(one)]] for one in module.modules() if id(one) in self._paths)
-        return bool(mine) and mine.isdisjoint(trained) and not called
+
+def _is_idle(module: nn.Module, in_use: Set[int]) -> bool:
+    """An average of its own weights, say, that a model keeps as a part of itself."""
+    mine = {id(parameter) for parameter in module.parameters()}
+    return bool(mine) and mine.isdisjoint(in_use)
+
+
+def _first_size(tensor: torch.Tensor | None) -> int:
+    if tensor is None:
+        return 0
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # all samples of a `vmap` at once
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.shape[0] if tensor.dim() else 1
 
 
 def learns(module: nn.Module) -> bool:

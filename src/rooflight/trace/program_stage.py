@@ -20,7 +20,7 @@ from torch import nn
 
 from rooflight._version import __version__
 from rooflight.errors import BadInput, TraceFailed
-from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
+from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes, tensors_in
 from rooflight.models.resolve import batch_of, is_time_first, live_workload
 from rooflight.spec import execution
 from rooflight.trace.autocast import autocast_as_on
@@ -231,8 +231,17 @@ def program_recording(
     outputs = tuple(recorder.storages.describe(recorder.shown(leaf)) for leaf in results)
     inputs = _inputs_of(recorder, tracker)
     trained = {id(p) for one in recorder.optimizers.values() for group in one.param_groups for p in group["params"]}
-    rows = named_as_known((tuple(recorder.ops), tracker.modules(trained), recorder.storages.close()), tracker)
+    in_use = trained | _read_parameters(recorder, tracker) if trained else None
+    rows = named_as_known((tuple(recorder.ops), tracker.modules(in_use), recorder.storages.close()), tracker)
     return ProgramRecording(*rows, inputs, outputs, notes=recorder.notes, header=_facts(name, recorder, tracker, given))
+
+
+def _read_parameters(recorder: ProgramRecorder, tracker: ProgramTracker) -> set[int]:
+    """Ids of those that forward or backward reads, whoever's call it is in."""
+    ops = (op for op in recorder.ops if op.phase in ("forward", "backward"))
+    read = {tensor.storage for op in ops for tensor in tensors_in(op.args.values())}
+    parameters = (parameter for model in tracker.models.values() for parameter in model.parameters())
+    return {id(one) for one in parameters if recorder.storages.number_of(recorder.shown(one)) in read}
 
 
 def program_header(
@@ -286,7 +295,9 @@ def _facts(name: str, recorder: ProgramRecorder, tracker: ProgramTracker, given:
         model, args, kwargs = tracker.first_call
         described = live_workload(model, args, kwargs, step=facts["step"])
         # A model may be called with a part of a batch, or with many points of each sample; or for something else first.
+        # What it never saw as much of is no batch, but what batches are drawn from.
         whole = batch_of(tensor_leaves(given)) if "accumulate" not in facts and not is_time_first(model) else None
+        whole = whole if whole is not None and whole <= tracker.samples else None
         facts |= {"batch": whole or described.batch, "sequence": described.sequence, "dtype": described.dtype}
         facts["autocast"] = tracker.autocast
     return facts

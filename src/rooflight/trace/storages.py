@@ -130,6 +130,10 @@ class Storages:
             if life.category == "temporary" and life.born is not None:
                 life.category = category
 
+    def number_of(self, tensor: torch.Tensor) -> int | None:
+        """Of the tensor's storage, if it has one."""
+        return self._ids.get(storage_address(tensor))
+
     def mark(self, tensor: torch.Tensor, category: Category, name: str = "") -> None:
         life = self._lives[self.id_of(tensor)]
         if life.category in ("temporary", "activation"):

@@ -70,6 +70,8 @@ class ScriptRun:
         self._file = StatusFile(folder)
         self._thread: int | None = None
         self._on_gpu = False
+        self._profiled = False
+        """Is CUPTI attached since?"""
         self._begin_anew("")
 
     def _begin_anew(self, found: Found) -> None:
@@ -82,7 +84,6 @@ class ScriptRun:
         self._passes: OpCounterPasses | None = None
         self._ledger: Ledger | None = None
         self._put_offs = self._waited = 0
-        self._profiled = False
         self._begun = perf_counter()
         self._ops_path.unlink(missing_ok=True)
         old = self.status
@@ -102,9 +103,21 @@ class ScriptRun:
     def close(self) -> None:
         """Let the program go on by itself."""
         self._finder.close()
+        self._detach()
+
+    def _detach(self) -> None:
+        if not self._profiled:
+            return
+        self._profiled = False
+        with suppress(Exception):  # it is only slower otherwise
+            from rooflight.measurement.profiler_trace import a_profiler_is_busy, detach_profiler
+
+            if not a_profiler_is_busy():
+                detach_profiler()
 
     def _forked(self) -> None:
         """What the parent measures is the parent's; a child may be a worker of a data loader, or train itself."""
+        self._profiled = False
         if self._watch is not None:  # of another thread, which is not here
             self.close()
         self._file, self._thread = StatusFile(self._folder), None
@@ -267,6 +280,7 @@ class ScriptRun:
             self._put_off("it recorded something itself")
         else:
             self._watch = watch
+            self._profiled = self._profiled or (self._on_gpu and self._passes is None)
 
     def _put_off(self, reason: str) -> None:
         """The program does what does not go with measuring this step: another is taken, and nothing of this one."""
@@ -319,7 +333,6 @@ class ScriptRun:
         self._ledger = watch.ledger(step=self._step_quantities())
         self._save(self._ledger)
         self._passes = self._counters(self._ledger)
-        self._profiled = self._on_gpu
 
     def _step_quantities(self) -> dict[str, Value]:
         from rooflight.measurement import findings
@@ -371,11 +384,9 @@ class ScriptRun:
 
     def _over(self) -> None:
         """Let the program go on by itself, or end it where that was asked for."""
-        if self._profiled:
-            self._profiled = False
-            self._leave_the_gpu()
         if self.status.found == "infer":
             self._finder.close_models()  # a program that begins to train is still of interest
+            self._detach()
             if not self._stop_after or self._finder.optimizers.any():
                 return
         elif not self._stop_after:
@@ -388,14 +399,6 @@ class ScriptRun:
             store.set(_STOP_KEY, str(self.status.steps + 1))
         else:
             self._end()
-
-    def _leave_the_gpu(self) -> None:
-        from rooflight.errors import CannotMeasure
-        from rooflight.measurement.profiler_trace import a_profiler_is_busy, detach_profiler
-
-        if not a_profiler_is_busy():
-            with suppress(CannotMeasure):
-                detach_profiler()
 
     def _end_together(self) -> None:
         """All processes end after the same step, which the first one names: none waits for another then."""
