@@ -144,6 +144,20 @@ class Sequence(nn.Module):
         return F.nll_loss(y[-1].float(), target) + y.max(0)[0].sum()
 
 
+class Graph(nn.Module):
+    """Messages along edges: rows and single elements by their places, and additions to them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.own = nn.Linear(width, width)
+
+    def forward(self, x, edges):
+        source, target = edges
+        said = torch.zeros_like(x).index_add_(0, target, self.own(x)[source])
+        wide = target[:, None].expand(-1, x.shape[1])
+        return said.scatter_add(0, wide, x[source]).gather(0, wide)
+
+
 @lru_cache
 def absurd() -> Calibration:
     """The H200's, with all times a nanosecond, and few points."""
@@ -160,7 +174,7 @@ def absurd() -> Calibration:
 def models(draw) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """On meta, of any size."""
     kind, dtype = (
-        draw(st.sampled_from(["image", "text", "next", "linear", "volume", "sequence"])),
+        draw(st.sampled_from(["image", "text", "next", "linear", "volume", "sequence", "graph"])),
         draw(st.sampled_from([torch.float32, torch.float16])),
     )
     batch = draw(sizes)
@@ -178,6 +192,9 @@ def models(draw) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
         if kind == "volume":
             side, c = draw(st.sampled_from([8, 17, 48])), draw(st.sampled_from([3, 16]))
             return Volumes(c, draw(widths)).to(dtype), (torch.empty(batch, c, side, side, side, dtype=dtype),)
+        if kind == "graph":
+            width, edges = draw(widths), torch.empty(2, draw(st.sampled_from([3, 5000])), dtype=torch.long)
+            return Graph(width).to(dtype), (torch.empty(batch, width, dtype=dtype), edges)
         if kind == "sequence":
             width = draw(widths)
             shape = (draw(st.sampled_from([5, 60])), batch, width)
@@ -313,13 +330,14 @@ def test_the_steps_above_hold_every_family() -> None:
         image, tokens = torch.empty(2, 3, 64, 64), torch.empty(2, 16, dtype=torch.long)
         cache = [torch.empty(2, 2, n, 64, dtype=torch.float16) for n in (1, 9, 9, 1)]
         volume, sequence = torch.empty(2, 3, 8, 8, 8), torch.empty(5, 2, 16)
-        others = [(Volumes(3, 8), volume), (Sequence(16), sequence)]
+        links = torch.empty(2, 7, dtype=torch.long)
+        others = [(Volumes(3, 8), [volume]), (Sequence(16), [sequence]), (Graph(8), [torch.empty(5, 8), links])]
         models = [(Convolutions(3, 8).to(dtype), Text(100, 128, 2).to(dtype), image.to(dtype))
                   for dtype in (torch.float32, torch.float16)]  # fmt: skip
     ledgers = [
         rooflight.estimate(Next(), *(one.to(dtype) for one in cache)) for dtype in (torch.float16, torch.float32)
     ]
-    ledgers += [rooflight.estimate(other, x, step="train", loss="sum") for other, x in others]
+    ledgers += [rooflight.estimate(other, *given, step="train", loss="sum") for other, given in others]
     for images, text, x in models:
         ledgers.append(rooflight.estimate(images, x))
         for foreach in (True, False):
