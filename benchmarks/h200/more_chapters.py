@@ -20,7 +20,7 @@ from time import monotonic
 import torch
 
 from rooflight.calibration import convolution as conv
-from rooflight.calibration import elements, gemm, recurrent
+from rooflight.calibration import elements, gemm, indexed, recurrent
 from rooflight.calibration.case import precision_set
 from rooflight.calibration.plan import Chapter
 from rooflight.calibration.run import Bench, clock_for, timed_rows
@@ -77,8 +77,8 @@ def all_chapters(peaks):
         yield Chapter(family, elements.volume_pool_cases(family, 630 + number, LARGEST), 2.5)
     for number, family in enumerate(("group-norm-forward", "group-norm-backward")):
         yield Chapter(family, elements.group_norm_cases(family, 640 + number, LARGEST), 3)
-    for number, family in enumerate((*elements.INDEXED, "embedding-forward")):
-        yield Chapter(f"indexed {family}", elements.indexed_cases(family, 660 + number, LARGEST), 8)
+    for number, family in enumerate((*indexed.INDEXED, "embedding-forward")):
+        yield Chapter(f"indexed {family}", indexed.indexed_cases(family, 660 + number, LARGEST), 8)
     yield Chapter("losses", elements.nll_cases(650, LARGEST), 2)
     yield Chapter("broadcast", elements.broadcast_cases(651, LARGEST), 3)
 

@@ -1,4 +1,4 @@
-"""What memory bounds: elementwise arithmetic, copies, reductions, norms, softmax, pooling, embeddings, optimizers."""
+"""What memory bounds: elementwise arithmetic, copies, reductions, norms, softmax, pooling, optimizers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from rooflight.calibration.case import DTYPES, Call, Cases, OutOfPool, TensorPool, case
-from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, unusual, whole
-from rooflight.ops.kernel_task import FAMILIES, Task
+from rooflight.calibration.sampling import KNOWN_SIDES, choice, points, unusual, whole
+from rooflight.ops.kernel_task import Task
 
 aten = torch.ops.aten
 _F, _B = torch.float32, torch.bfloat16
@@ -40,7 +40,7 @@ _ELEMENTWISE: dict[str, tuple[str, torch.dtype, int, torch.dtype, Callable[..., 
 }
 
 
-def _half_each(u: float) -> str:
+def half_each(u: float) -> str:
     """The precision: one half of the cases in 32 bits, the other in 16."""
     return "fp32" if u < 0.5 else "bf16"
 
@@ -65,7 +65,7 @@ def broadcast_cases(seed: int, largest: int) -> Cases:
         elements = whole(u[0], 256, largest)
         columns = whole(u[1], 4, 8192, 1 if u[1] * 10 % 1 < 0.3 else 8)
         rows = unusual(max(2, elements // columns))
-        precision = _half_each(u[2])
+        precision = half_each(u[2])
         size, elements = DTYPES[precision].itemsize, rows * columns
         if u[3] < 0.15:
             yield case(_expanded, Task("broadcast", precision, (elements, size, elements * size)), rows, columns)
@@ -108,7 +108,7 @@ def strided_cases(seed: int, largest: int) -> Cases:
         run = 1 if u[3] < 0.4 else whole(u[3], 2, 256, 2)
         a, b = whole(u[1], 4, 2048), whole(u[2], 4, 2048)
         outer = max(1, whole(u[0], 256, largest) // (a * b * run))
-        precision = _half_each(u[4])
+        precision = half_each(u[4])
         elements = outer * a * b * run
         if elements <= largest:
             nbytes = elements * DTYPES[precision].itemsize
@@ -122,7 +122,7 @@ def _strided(task: Task, shape: tuple[int, int, int, int], pool: TensorPool) -> 
 def dropout_cases(seed: int, largest: int) -> Cases:
     for u in points(2, seed):
         elements = unusual(whole(u[0], 32, largest // 8)) * (8 if u[1] * 10 % 1 < 0.8 else 1)
-        precision = _half_each(u[1])
+        precision = half_each(u[1])
         size = DTYPES[precision].itemsize
         yield case(_dropout, Task("dropout", precision, (elements, elements * size, elements * (size + 1))))
 
@@ -139,7 +139,7 @@ def cat_cases(seed: int, largest: int) -> Cases:
         outer = max(1, whole(u[0], 256, largest) // (tensors * inner))
         first = inner * (1 if u[4] < 0.5 else whole(u[4], 2, 16))
         contiguous = int(u[5] * 10 % 1 < 0.65 or outer == 1)
-        precision = _half_each(u[3])
+        precision = half_each(u[3])
         sizes = [first] + [inner] * (tensors - 1)
         elements = outer * sum(sizes)
         if elements <= largest:
@@ -168,7 +168,7 @@ def reduce_cases(seed: int, largest: int, family: str = "reduce") -> Cases:
         if u[2] < 0.06:
             kept, reduced = 1, 8 * unusual(whole(u[1], 8, largest // 8))
         if 64 <= kept * reduced <= largest:
-            yield case(_reduce, Task(family, _half_each(u[3]), (kept, reduced, int(u[2] < 0.5 or kept == 1))))
+            yield case(_reduce, Task(family, half_each(u[3]), (kept, reduced, int(u[2] < 0.5 or kept == 1))))
 
 
 def short_reduce_cases(family: str, seed: int, largest: int) -> Cases:
@@ -176,7 +176,7 @@ def short_reduce_cases(family: str, seed: int, largest: int) -> Cases:
     for u in points(4, seed):
         kept, reduced = unusual(whole(u[0], 16, largest // 8)), whole(u[1], 2, 512, 1 if u[3] * 10 % 1 < 0.4 else 8)
         if kept * reduced <= largest:
-            yield case(_reduce, Task(family, _half_each(u[3]), (kept, reduced, int(u[2] < 0.6))))
+            yield case(_reduce, Task(family, half_each(u[3]), (kept, reduced, int(u[2] < 0.6))))
 
 
 _REDUCED: dict[str, Callable[..., Any]] = {
@@ -198,7 +198,7 @@ def nll_cases(seed: int, largest: int) -> Cases:
     for u in points(3, seed):
         rows, columns = unusual(whole(u[0], 16, 300_000)), whole(u[1], 2, 60_000)
         if rows * columns <= largest:
-            yield case(_nll, Task("nll-forward", _half_each(u[2]), (rows, columns)))
+            yield case(_nll, Task("nll-forward", half_each(u[2]), (rows, columns)))
 
 
 def _nll(task: Task, pool: TensorPool) -> Call:
@@ -215,7 +215,7 @@ def rows_cases(family: str, seed: int, largest: int) -> Cases:
         rows = unusual(whole(u[0], 1, 262144))
         decoded = rows == 1 and columns % 64 == 0  # a token is such a row
         if 256 <= rows * columns <= largest and not decoded:
-            yield case(_rows, Task(family, _half_each(u[2]), (rows, columns)))
+            yield case(_rows, Task(family, half_each(u[2]), (rows, columns)))
 
 
 def _rows(task: Task, pool: TensorPool) -> Call:
@@ -242,7 +242,7 @@ def group_norm_cases(family: str, seed: int, largest: int) -> Cases:
     for u in points(3, seed):
         rows, columns = whole(u[0], 2, 8192), whole(u[1], 64, 262144, 8)
         if rows * columns <= largest:
-            yield case(_group_norm, Task(family, _half_each(u[2]), (rows, columns)))
+            yield case(_group_norm, Task(family, half_each(u[2]), (rows, columns)))
 
 
 def _group_norm(task: Task, pool: TensorPool) -> Call:
@@ -274,7 +274,7 @@ def batch_norm_cases(family: str, seed: int, largest: int, *, cuda: bool) -> Cas
     for u in points(5, seed):
         n, c, side = whole(u[0], 1, 256), whole(u[1], 8, 2048, 8), _side(u[2], 3, 160)
         if n * c * side * side <= largest:
-            task = Task(family, _half_each(u[4]), (n, c, side * side, int(u[3] < 0.25)))
+            task = Task(family, half_each(u[4]), (n, c, side * side, int(u[3] < 0.25)))
             yield case(_batch_norm, task, side)
 
 
@@ -299,57 +299,6 @@ def _batch_norm(task: Task, side: int, pool: TensorPool) -> Call:
     return partial(backward, grad, x, weight, mean, variance, *saved, True, 1e-5, all_three)
 
 
-def embedding_cases(family: str, seed: int, largest: int) -> Cases:
-    for u in points(4, seed):
-        rows, columns = whole(u[0], 1, 131072), whole(u[1], 16, 8192, 8)
-        vocabulary = whole(u[3], 64, 150000)
-        if max(rows, vocabulary) * columns > largest or (is_power_of_two(rows) and columns % 64 == 0):
-            continue  # too much, or the tokens of a batch that is decoded
-        numbers = (rows, columns) if family.endswith("forward") else (rows, columns, vocabulary)
-        yield case(_embedding, Task(family, _half_each(u[2]), numbers), vocabulary)
-
-
-def _embedding(task: Task, vocabulary: int, pool: TensorPool) -> Call:
-    rows, columns = task.numbers[:2]
-    take = pool.taking(task.precision)
-    indices = torch.randint(0, vocabulary, (rows,), device=pool.device)
-    if task.family.endswith("forward"):
-        return partial(aten.embedding, take(vocabulary, columns), indices)
-    return partial(aten.embedding_dense_backward, take(rows, columns), indices, vocabulary, -1, False)
-
-
-def indexed_cases(family: str, seed: int, largest: int) -> Cases:
-    """Rows of a table by their numbers, as messages along the edges of a graph: long, and of any width. Elements by a
-    number of their own each have rows as their numbers, too."""
-    for u in points(4, seed):
-        columns = whole(u[1], 1, 1024, 1 if u[2] * 10 % 1 < 0.3 else 8)
-        rows, vocabulary = unusual(whole(u[0], 16, 1 << 21)), unusual(whole(u[3], 16, 1 << 20))
-        if max(rows, vocabulary) * columns <= largest // 2:
-            numbers = (rows, columns, vocabulary)[: len(FAMILIES[family])]
-            yield case(_indexed, Task(family, _half_each(u[2]), numbers), vocabulary)
-
-
-def _indexed(task: Task, vocabulary: int, pool: TensorPool) -> Call:
-    rows, columns = task.numbers[:2]
-    take = pool.taking(task.precision)
-    table, places = take(vocabulary, columns), torch.randint(0, vocabulary, (rows,), device=pool.device)
-    if task.family in ("gather", "scatter-add"):
-        places = places[:, None].repeat(1, columns)
-    if task.family == "embedding-forward":
-        return partial(aten.index_select, table, 0, places)
-    if task.family == "index":
-        return partial(aten.index, table, [places])
-    if task.family == "gather":
-        return partial(aten.gather, table, 0, places)
-    if task.family == "index-put":
-        return partial(aten._index_put_impl_, table, [places], take(rows, columns), True)
-    add = aten.index_add_ if task.family == "index-add" else aten.scatter_add_
-    return partial(add, table, 0, places, take(rows, columns))
-
-
-INDEXED = ("index", "gather", "index-put", "index-add", "scatter-add")
-
-
 def pool_cases(family: str, seed: int, largest: int) -> Cases:
     for u in points(6, seed):
         n, c, side = whole(u[0], 1, 256), whole(u[1], 8, 1024, 8), _side(u[2], 4, 256)
@@ -358,7 +307,7 @@ def pool_cases(family: str, seed: int, largest: int) -> Cases:
         if n * c * side * side <= largest and side > kernel:
             out = (side - kernel) // stride + 1
             numbers = (n * c, side, side, kernel, stride, out * out, int(u[5] < 0.2))
-            yield case(_pool, Task(family, _half_each(u[4]), numbers), n)
+            yield case(_pool, Task(family, half_each(u[4]), numbers), n)
 
 
 def _pool(task: Task, n: int, pool: TensorPool) -> Call:
@@ -383,7 +332,7 @@ def volume_pool_cases(family: str, seed: int, largest: int) -> Cases:
         if planes * side**3 <= largest and side > kernel:
             out = (side - kernel) // stride + 1
             numbers = (planes, side * side, side, kernel, stride, out**3, 0)
-            yield case(_volume_pool, Task(family, _half_each(u[4]), numbers))
+            yield case(_volume_pool, Task(family, half_each(u[4]), numbers))
 
 
 def _volume_pool(task: Task, pool: TensorPool) -> Call:
@@ -423,7 +372,7 @@ def foreach_cases(seed: int, largest: int) -> Cases:
     for u in points(4, seed):
         lists, written, call = _FOREACH[names[int(u[2] * len(names))]]
         sizes = tensor_sizes(whole(u[0], 2, 512), whole(u[1], 1024, largest // 2))
-        yield case(_foreach, _update("foreach", _half_each(u[3]), sizes, lists, written), sizes, lists, call)
+        yield case(_foreach, _update("foreach", half_each(u[3]), sizes, lists, written), sizes, lists, call)
 
 
 def tensor_sizes(tensors: int, elements: int) -> list[int]:
@@ -445,7 +394,7 @@ def fused_cases(family: str, seed: int, largest: int) -> Cases:
     for u in points(3, seed):
         sizes = tensor_sizes(whole(u[0], 2, 512), whole(u[1], 1024, largest // 4))
         reads, writes = (3, 2) if family == "fused-sgd" else (4, 3)
-        yield case(_fused, _update(family, _half_each(u[2]), sizes, reads, writes), sizes)
+        yield case(_fused, _update(family, half_each(u[2]), sizes, reads, writes), sizes)
 
 
 def _fused(task: Task, sizes: list[int], pool: TensorPool) -> Call:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rooflight.calibration import attention, convolution, elements, gemm, recurrent
+from rooflight.calibration import attention, convolution, elements, gemm, indexed, recurrent
 from rooflight.calibration.case import Cases, precision_set
 
 _KERNELS_OF = {"fp32": ("efficient",), "bf16": ("cudnn", "flash"), "fp16": ()}
@@ -139,15 +139,15 @@ def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
             family = f"batch-norm-{kind}-{way}"
             plan.append(Chapter(family, elements.batch_norm_cases(family, 130 + n, largest, cuda=cuda), 0.8))
     for n, way in enumerate(("forward", "backward")):
-        plan.append(Chapter(f"embedding {way}", elements.embedding_cases(f"embedding-{way}", 140 + n, largest), 0.8))
+        plan.append(Chapter(f"embedding {way}", indexed.embedding_cases(f"embedding-{way}", 140 + n, largest), 0.8))
         for place, kind in enumerate(("max", "avg")):
             family = f"{kind}-pool-{way}"
             plan.append(Chapter(family, elements.pool_cases(family, 150 + 2 * n + place, largest), 0.8))
             volumes = f"{kind}-pool3d-{way}"
             if cuda:  # not all of them are there in 16 bits on a processor
                 plan.append(Chapter(volumes, elements.volume_pool_cases(volumes, 155 + 2 * n + place, largest), 0.4))
-    for n, family in enumerate(elements.INDEXED):
-        plan.append(Chapter(family, elements.indexed_cases(family, 170 + n, largest), 0.5))
+    for n, family in enumerate(indexed.INDEXED):
+        plan.append(Chapter(family, indexed.indexed_cases(family, 170 + n, largest), 0.5))
     plan.append(Chapter("foreach", elements.foreach_cases(160, largest), 3))
     if cuda:
         for n, family in enumerate(("fused-sgd", "fused-adam")):

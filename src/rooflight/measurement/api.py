@@ -131,12 +131,12 @@ def measure(
     called = [*(f"{POSITIONAL}{place}" for place in range(len(inputs))), *(kwargs or ())]
     live = called if isinstance(model, nn.Module) else None
     command = command or _asked(spec, options, live=live, device=device)
-    given = _Given(model, inputs, kwargs, labels, _device(model, (inputs, kwargs), device))
+    given = _MeasureCall(model, inputs, kwargs, labels, _device(model, (inputs, kwargs), device))
     return (_measure_several if several else _measure_one)(spec, given, options, command, progress)
 
 
 @dataclass(frozen=True)
-class _Given:
+class _MeasureCall:
     """A model as it was given, and where it is measured."""
 
     model: str | nn.Module | StepSpec
@@ -151,7 +151,7 @@ class _Given:
 
 
 def _measure_several(
-    spec: StepSpec, given: _Given, options: MeasureOptions, command: str, progress: Progress
+    spec: StepSpec, given: _MeasureCall, options: MeasureOptions, command: str, progress: Progress
 ) -> Ledger:
     """A process for each GPU."""
     check_replicas(spec, given.where.type)
@@ -159,7 +159,9 @@ def _measure_several(
     return measure_replicas(spec, on=given.where.type, repeat=options.repeat, command=command, progress=progress)
 
 
-def _measure_one(spec: StepSpec, given: _Given, options: MeasureOptions, command: str, progress: Progress) -> Ledger:
+def _measure_one(
+    spec: StepSpec, given: _MeasureCall, options: MeasureOptions, command: str, progress: Progress
+) -> Ledger:
     """In this process."""
     where = given.where
     conditions = Conditions(str(where))  # looks at the device before anything of ours is on it
