@@ -51,8 +51,9 @@ def doubt(measured: Measured) -> str:
     ops = None if ops is None else ops / len(measured.ranks)
     if ops is not None and ops > _STEADY / 2 * wall.value:
         return (
-            f"TIMES UNRELIABLE: the ops took {seconds(ops)} one by one, and the plain step {seconds(wall.value)}; "
-            f"something else kept the machine busy{busy}: measure again when it is quiet"
+            f"TIMES UNRELIABLE: the ops took {seconds(ops)} one by one, and the plain step {seconds(wall.value)}: ops "
+            "of a few microseconds take longer to watch than to run, or something else kept the machine "
+            f"busy{busy}; measure a larger step, or again when it is quiet"
         )
     return ""
 
