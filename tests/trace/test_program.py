@@ -953,3 +953,5 @@ def test_weights_that_are_read_without_a_call_of_their_module_count() -> None:
     ledger = rooflight.estimate(step, torch.ones(2, 3, 8))
     attention, mixed, head = 4 * (8 * 8 + 8), 8 * 8 + 8, 8 * 2 + 2
     assert sum(module.params for module in ledger.modules) == attention + mixed + head
+    (note,) = (note for note in ledger.header.notes if "neither read nor trained" in note)
+    assert note.endswith("model.unread")

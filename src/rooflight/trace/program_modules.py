@@ -38,6 +38,8 @@ class ProgramTracker(ModuleTracker):
         """How often the model of that call was given something new with gradients wanted."""
         self.samples = 0
         """First sizes of all that it was given."""
+        self.left_out: list[str] = []
+        """Modules whose parameters the step neither reads nor trains, without those inside them."""
         self._last_input: weakref.ref[torch.Tensor] | None = None
         for name, model in models.items():
             self._meet(name, model)
@@ -98,6 +100,7 @@ class ProgramTracker(ModuleTracker):
         """`in_use`: ids of the parameters that the step reads or trains; without them all are taken to be."""
         ran = self.called()
         idle = [self._paths[id(one)] for one in self._modules if in_use is not None and _is_idle(one, in_use)]
+        self.left_out = [path for path in idle if root_of(path, ran) and not root_of(path.rpartition(".")[0], idle)]
         return tuple(
             row for row in super().modules() if root_of(row.path, ran) is not None and root_of(row.path, idle) is None
         )

@@ -233,7 +233,20 @@ def program_recording(
     trained = {id(p) for one in recorder.optimizers.values() for group in one.param_groups for p in group["params"]}
     in_use = trained | _read_parameters(recorder, tracker) if trained else None
     rows = named_as_known((tuple(recorder.ops), tracker.modules(in_use), recorder.storages.close()), tracker)
-    return ProgramRecording(*rows, inputs, outputs, notes=recorder.notes, header=_facts(name, recorder, tracker, given))
+    notes = (*recorder.notes, *_left_out(tracker))
+    return ProgramRecording(*rows, inputs, outputs, notes=notes, header=_facts(name, recorder, tracker, given))
+
+
+_NAMED = 3
+
+
+def _left_out(tracker: ProgramTracker) -> list[str]:
+    """What has parameters that are no part of the step, which its table would count."""
+    names, more = tracker.left_out[:_NAMED], len(tracker.left_out) - _NAMED
+    if not names:
+        return []
+    others = f" and {more} more" if more > 0 else ""
+    return [f"neither read nor trained in this step, and not among its parameters: {', '.join(names)}{others}"]
 
 
 def _read_parameters(recorder: ProgramRecorder, tracker: ProgramTracker) -> set[int]:
