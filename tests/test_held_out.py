@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import ast
+import csv
+import json
+import re
+import sys
 import tomllib
+
+import pytest
 
 from rooflight.hardware.calibration import published_name, shipped
 from rooflight.hardware.devices import find, known
@@ -63,3 +69,46 @@ def test_the_line_of_hosts_is_made_of_those_that_may_be_tuned_on() -> None:
     tuned = sorted(HELD_OUT["hosts"]["tuned_on"])
     assert len(used) == len(tuned) and all(table.startswith(name) for table, name in zip(used, tuned, strict=True))
     assert not set(tuned) & set(HELD_OUT["transfer"]["held_out"])
+
+
+SEALED = "draw_sealed"
+SCRIPTS = ROOT / "benchmarks"
+READERS = {"benchmarks/sealed.py", "benchmarks/h200/drawn_steps.py", "tests/test_held_out.py"}
+"""What summarises the sealed rows, what measured them, and this test."""
+
+
+def test_only_the_summary_reads_the_sealed_rows() -> None:
+    files = [
+        file
+        for folder in ("src", "benchmarks", "tests", "studies", "examples")
+        for file in (ROOT / folder).rglob("*.py")
+    ]
+    naming = {str(file.relative_to(ROOT)) for file in files if SEALED in file.read_text()}
+    assert naming == READERS
+    importing = {
+        file.name for file in files if re.search(r"^\s*(from|import) sealed\b", file.read_text(), re.MULTILINE)
+    }
+    assert importing == {"test_held_out.py"}
+
+
+def test_a_third_look_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import sealed
+
+    with sealed.LOOKS.open() as file:
+        works = [row["work"] for row in csv.DictReader(file)]
+    assert works and max(map(works.count, works)) <= sealed.MOST_LOOKS
+    assert sealed.looks(works[0]) == works.count(works[0])
+    monkeypatch.setattr(sealed, "looks", lambda work: sealed.MOST_LOOKS)
+    monkeypatch.setattr(sys, "argv", ["sealed.py", works[0]])
+    with pytest.raises(SystemExit, match="2 times already"):
+        sealed.main()
+
+
+def test_the_open_half_of_the_draw_is_whole_and_new() -> None:
+    """60 steps of one device and one version of torch, each of another model."""
+    half = json.loads((SCRIPTS / "h200" / "results" / "draw_open.json").read_text())
+    assert len(half["rows"]) == len({row["model"] for row in half["rows"]}) == 60
+    assert {row["step"] for row in half["rows"]} == {"infer", "train"}
+    assert {row["dtype"] for row in half["rows"]} == {"bf16", "fp32"}
+    assert all(1 <= row["batch"] <= 64 and row["kernel_time_s"] > 0 for row in half["rows"])

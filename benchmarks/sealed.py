@@ -1,0 +1,65 @@
+"""Look at the sealed half of the drawn steps: a summary, never a row.
+
+usage: sealed.py WORK     (WORK names the piece of work, in a few words; two looks at most for each)
+
+Prints mean, p90, worst, coverage and median half-width, and appends them with the commit to sealed_looks.csv. Nothing
+else in this repository reads those rows (tests/test_held_out.py).
+"""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from drawn_rows import RESULTS, figures, judged, rows
+
+LOOKS = Path(__file__).parent / "sealed_looks.csv"
+SEALED = RESULTS / "draw_sealed.json.gz"
+MOST_LOOKS = 2
+PRINTED = (
+    "predicted", "gpu_mean", "gpu_p90", "gpu_worst", "gpu_coverage", "gpu_half_width", "wall_mean", "wall_p90",
+    "wall_host_bound_mean", "wall_host_bound_p90", "allocated_median", "allocated_p90", "reserved_median",
+    "reserved_p90",
+)  # fmt: skip
+COLUMNS = ("date", "work", "commit", *PRINTED)
+
+
+def looks(work: str, file: Path = LOOKS) -> int:
+    """How often the piece of work has looked."""
+    if not file.exists():
+        return 0
+    with file.open() as text:
+        return sum(row["work"] == work for row in csv.DictReader(text))
+
+
+def commit() -> str:
+    """The commit that is judged; what is not committed cannot be named."""
+    if subprocess.check_output(["git", "status", "--porcelain", "src", "benchmarks"], text=True).strip():
+        sys.exit("commit src and benchmarks first: a look belongs to a commit")
+    return subprocess.check_output(["git", "rev-parse", "--short=8", "HEAD"], text=True).strip()
+
+
+def main() -> None:
+    if len(sys.argv) != 2 or not sys.argv[1].strip():
+        sys.exit(__doc__)
+    work = sys.argv[1].strip()
+    if looks(work) >= MOST_LOOKS:
+        sys.exit(f"{work!r} has looked {MOST_LOOKS} times already: go on with the open rows (drawn_rows.py)")
+    head = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "work": work, "commit": commit()}
+    summary = figures(list(judged(rows(SEALED))))
+    line = head | {name: f"{summary[name]:.4g}" for name in PRINTED}
+    is_new = not LOOKS.exists()
+    with LOOKS.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if is_new:
+            writer.writeheader()
+        writer.writerow(line)
+    for name, value in line.items():
+        print(f"{name:22} {value}")
+
+
+if __name__ == "__main__":
+    main()
