@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import statistics
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,9 @@ def page(whole: Accuracy) -> str:
     sections = [
         "<!-- Made by `python benchmarks/accuracy.py --pages`. Do not edit: run it again. -->\n"
         "# How far predictions are off",
+        "## Steps that nobody has looked at",
+        _sealed(),
+        "## Steps that others timed",
         f"{len(whole.rows):,} times that others published or that were recorded, on {devices} devices, beside what "
         f"rooflight {whole.rooflight} predicts ({whole.made}). Single ops, not these rows, chose "
         "what predicts them ([what is held out](decisions/0031-what-is-held-out.md)). Not all was decided unseen: that "
@@ -83,6 +87,24 @@ def page(whole: Accuracy) -> str:
         "an hour (with timm, torchvision and transformers installed).",
     ]  # fmt: skip
     return "\n\n".join(sections).replace(".\n\n- **", ".\n- **").replace(".\n\n- ", ".\n- ") + "\n"
+
+
+def _sealed() -> str:
+    """The last look at the sealed half of the drawn steps."""
+    with (ROOT / "benchmarks" / "sealed_looks.csv").open() as file:
+        *_, look = csv.DictReader(file)
+    share = {name: float(value) for name, value in look.items() if name not in ("date", "work", "commit")}
+    return (
+        f"{look['predicted']} steps, each of another model of timm, torchvision or transformers, drawn at random, measured "
+        "on an H200 and sealed: no constant was chosen by them, and no row of them has been read ([decision "
+        f"49](decisions/0049-a-sealed-draw.md)). At commit {look['commit']} ({look['date']}) GPU time is "
+        f"{share['gpu_mean']:.1%} off in the mean, {share['gpu_p90']:.0%} at the 90th percentile and "
+        f"{share['gpu_worst']:.0%} at worst; {share['gpu_coverage']:.0%} lie inside the 90% interval, whose half-width is "
+        f"{share['gpu_half_width']:.1%} in the median. Wall time is {share['wall_mean']:.0%} off where the GPU bounds the "
+        f"step, {share['wall_host_bound_mean']:.0%} where the host does; allocated peak memory "
+        f"{share['allocated_median']:.1%} in the median, {share['allocated_p90']:.1%} at the 90th percentile. These are the "
+        "figures to expect of a model of your own."
+    )
 
 
 def _sentence(whole: Accuracy) -> str:
