@@ -178,7 +178,7 @@ def stand_in(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     stand_in = StandIn()
     monkeypatch.setattr(scheduler, "_process", scheduler.RegionProcess())
-    monkeypatch.setattr(plain, "perf_counter", lambda: stand_in.now_s)
+    monkeypatch.setattr(plain, "perf_counter_ns", lambda: round(stand_in.now_s * 1e9))
     monkeypatch.setattr(gpu, "device", lambda index: gpu.CountedGpu(0, "GH100", None))
     monkeypatch.setattr(ranges, "RangeProfiler", Profiler)
     monkeypatch.setattr(Profiler, "on", stand_in, raising=False)

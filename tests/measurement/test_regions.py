@@ -32,7 +32,7 @@ def _alone(monkeypatch):
 def clock(monkeypatch):
     """The host's clock, which goes on only when it is told to."""
     clock = SimpleNamespace(now_s=0.0)
-    monkeypatch.setattr(plain, "perf_counter", lambda: clock.now_s)
+    monkeypatch.setattr(plain, "perf_counter_ns", lambda: round(clock.now_s * 1e9))
     return clock
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import perf_counter
+from time import perf_counter_ns
 from typing import Any
 
 from rooflight.machine.resident_memory import ResidentMemory, resident
@@ -40,19 +40,22 @@ def autocast() -> bool:
 _away = threading.local()
 
 
-def clock() -> float:
-    """Seconds of the program in this thread: the host's clock, which stands still while rooflight itself writes."""
-    return perf_counter() - getattr(_away, "time_s", 0.0)
+def clock_ns() -> int:
+    """The program's time in this thread: the host's clock, which stands still while rooflight itself writes.
+
+    Whole nanoseconds: the difference of two readings does not depend on what was taken away before them.
+    """
+    return perf_counter_ns() - getattr(_away, "time_ns", 0)
 
 
 @contextmanager
 def own_work() -> Iterator[None]:
     """What is done here is no part of the regions around it."""
-    began_s = perf_counter()
+    began_ns = perf_counter_ns()
     try:
         yield
     finally:
-        _away.time_s = getattr(_away, "time_s", 0.0) + perf_counter() - began_s
+        _away.time_ns = getattr(_away, "time_ns", 0) + perf_counter_ns() - began_ns
 
 
 class PlainTimer:
@@ -79,11 +82,11 @@ class PlainTimer:
             self._begin.record()
         else:
             self._before = _resident().resident_bytes if self._memory else None
-        self._clock = clock()
+        self._began_ns = clock_ns()
 
     def elapsed_s(self) -> float:
         """By the host's clock, up to now."""
-        return clock() - self._clock
+        return (clock_ns() - self._began_ns) / 1e9
 
     def finish(self) -> PlainExecution:
         if self._torch is None:

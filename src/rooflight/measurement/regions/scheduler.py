@@ -69,24 +69,24 @@ class ProgramTime:
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        self._began_s: float | None = None
-        self._ended_s = 0.0
+        self._began_ns: int | None = None
+        self._ended_ns = 0
         self._inside_s: dict[str, float] = {}
 
     def begin(self) -> None:
-        if self._began_s is None:
-            self.thread, self._began_s = threading.get_ident(), plain.clock()
+        if self._began_ns is None:
+            self.thread, self._began_ns = threading.get_ident(), plain.clock_ns()
 
     def end(self, name: str, time_s: float) -> None:
         """A region ended that was in no other."""
-        self._ended_s = plain.clock()
+        self._ended_ns = plain.clock_ns()
         self._inside_s[name] = self._inside_s.get(name, 0.0) + time_s
 
     @property
     def parts(self) -> PartTimes:
         parts = PartTimes()
-        if self._inside_s and self._began_s is not None:
-            parts.add(self._ended_s - self._began_s, self._inside_s)
+        if self._inside_s and self._began_ns is not None:
+            parts.add((self._ended_ns - self._began_ns) / 1e9, self._inside_s)
         return parts
 
 
