@@ -16,7 +16,7 @@ help:
 	@echo "make test       the tests, but for the slow ones; 8 minutes on two cores"
 	@echo "make test-slow  the slow ones: full-size studies, Slurm, browsers, the documentation, the package"
 	@echo "make coverage   all of them, and what of the code they reach"
-	@echo "make lint       ruff, import-linter and mypy"
+	@echo "make lint       ruff, import-linter, mypy and the ceilings of size"
 	@echo "make format     let ruff rewrite the code"
 	@echo "make docs       the documentation site, into docs/_build/html"
 	@echo "make bench      the benchmarks; writes docs/benchmarks.md and docs/memory-errors.md"
@@ -43,6 +43,7 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
+	@$(BIN)/python benchmarks/sizes.py
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .
