@@ -3,32 +3,53 @@
 A `RooflightError` is something the user can mend: its message is one line that says what is wrong, where, and what
 to do next. The command line prints it and exits with `exit_code`; anything else that escapes is a bug in rooflight.
 
+A program reads the type and the `code`, which stay when the sentence is improved. The sentence and its code stand
+where the error is raised, and nowhere else.
+
 An error is written once, and speaks the language of whoever reads it: its text names options as `--loss` and
 `--step=train`, which in Python become `loss` and `step="train"`, and on the command line `--loss` and `--step train`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
+
+_OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
 class RooflightError(Exception):
-    """Base of every error a user may see; `str(error)` is the one line to print, in the words of Python."""
+    """Base of every error a user may see; `str(error)` is the one line to print, in the words of Python.
+
+    `code` names the problem in a few words with hyphens, such as `unknown-device`; the same problem has the same code
+    wherever it is met. `text` is the line as it is written.
+    """
 
     exit_code = 2
 
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
     @property
-    def text(self) -> str:
-        """As it is written: what wraps an error hands this on."""
-        return super().__str__()
+    def options(self) -> tuple[str, ...]:
+        """The options that the line names, each once and in its order, such as `--batch`."""
+        return tuple(dict.fromkeys(_OPTION.findall(self.text)))
 
     @property
     def on_command_line(self) -> str:
         """The line in options."""
         line: str = _spec().as_options(self.text)
         return line
+
+    def reworded(self, text: str) -> Self:
+        """Return this error with another line: what handed it on says more, such as the file that it was met in."""
+        error = type(self).__new__(type(self), self.code, text)
+        error.__dict__.update(vars(self), text=text)
+        return error
 
     def __str__(self) -> str:
         line: str = _spec().in_python(self.text)
@@ -57,8 +78,9 @@ class NotPutBack(RooflightError):
 
     def __init__(self, what: Sequence[str]) -> None:
         super().__init__(
+            "not-put-back",
             f"after the step, not all of the model could be put back: {'; '.join(what)}; everything else was. Make "
-            "the model anew before you use it"
+            "the model anew before you use it",
         )
         self.what = tuple(what)
 

@@ -48,7 +48,7 @@ def save(ledger: Ledger, path: str | Path, *, force: bool = False) -> Path:
 
 
 def _taken(path: Path) -> BadFile:
-    return BadFile(f"{path} exists already: add --force to replace it, or give another name")
+    return BadFile("file-exists", f"{path} exists already: add --force to replace it, or give another name")
 
 
 def check_writable(path: str | Path, *, force: bool) -> None:
@@ -57,20 +57,23 @@ def check_writable(path: str | Path, *, force: bool) -> None:
     try:
         path.resolve()
     except (OSError, RuntimeError):  # Python 3.11 and 3.12 raise the latter for a circle of links
-        raise BadFile(f"{path} is a link that leads nowhere: give another name") from None
+        raise BadFile("dangling-link", f"{path} is a link that leads nowhere: give another name") from None
     if path.is_dir():
-        raise BadFile(f"{path} is a folder: give a file name")
+        raise BadFile("is-a-folder", f"{path} is a folder: give a file name")
     if path.exists() and not path.is_file():
-        raise BadFile(f"{path} is no regular file: give another name, or leave -o out and redirect the output")
+        raise BadFile(
+            "not-a-regular-file",
+            f"{path} is no regular file: give another name, or leave -o out and redirect the output",
+        )
     if path.exists() and not force:
         raise _taken(path)
     folder = path.parent
     if folder.exists() and not folder.is_dir():
-        raise BadFile(f"{folder} is no folder: give a file in another one")
+        raise BadFile("not-a-folder", f"{folder} is no folder: give a file in another one")
     if not folder.is_dir():
-        raise BadFile(f"the folder {folder} does not exist: make it first")
+        raise BadFile("folder-not-found", f"the folder {folder} does not exist: make it first")
     if not os.access(folder, os.W_OK):
-        raise BadFile(f"no permission to write into {folder}: give a file in another folder")
+        raise BadFile("no-permission", f"no permission to write into {folder}: give a file in another folder")
 
 
 def write_atomically(path: Path, content: bytes, *, force: bool) -> None:
@@ -86,7 +89,9 @@ def write_atomically(path: Path, content: bytes, *, force: bool) -> None:
             os.fsync(file.fileno())
         _publish(temporary, path, force=force)
     except OSError as error:
-        raise BadFile(f"cannot write {path}: {error.strerror or error}; give a file in another place") from error
+        raise BadFile(
+            "write-failed", f"cannot write {path}: {error.strerror or error}; give a file in another place"
+        ) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -128,11 +133,16 @@ def load(path: str | Path) -> Ledger:
         document = msgspec.json.decode(content)
         for step in range(version, FORMAT_VERSION):
             if step not in MIGRATIONS:
-                raise BadFile(f"{path} has format {version}, which this rooflight cannot migrate to {FORMAT_VERSION}")
+                raise BadFile(
+                    "old-format",
+                    f"{path} has format {version}, which this rooflight cannot migrate to {FORMAT_VERSION}",
+                )
             document = MIGRATIONS[step](document)
         return _checked(msgspec.convert(document, type=Ledger))
     except (*UNDECODABLE, LookupError, TypeError) as error:
-        raise BadFile(f"{path} is no valid ledger: {_one_line(error)}; make it again, or take a copy") from error
+        raise BadFile(
+            "damaged-file", f"{path} is no valid ledger: {_one_line(error)}; make it again, or take a copy"
+        ) from error
 
 
 def _in_own_precision(op: Op) -> Op:
@@ -219,22 +229,28 @@ def _version(content: bytes, path: Path) -> int:
         if content[:10] == b'{"header":':
             if _holds_predictions(content):
                 raise BadFile(
+                    "not-a-ledger",
                     f"{path} holds predictions, no ledger: read it with Python's json; load, report and compare take "
-                    "ledgers, as rooflight estimate -o and rooflight measure -o save them"
+                    "ledgers, as rooflight estimate -o and rooflight measure -o save them",
                 ) from None
             raise BadFile(
-                f"{path} is what --json prints; a ledger is saved with: rooflight measure MODEL -o run.json"
+                "not-a-ledger",
+                f"{path} is what --json prints; a ledger is saved with: rooflight measure MODEL -o run.json",
             ) from None
         raise BadFile(
+            "not-a-ledger",
             f"{path} is not a rooflight ledger, as -o saves it ({_one_line(error)}); logs of profilers are read by: "
-            "rooflight import"
+            "rooflight import",
         ) from error
     if version > FORMAT_VERSION:
         raise BadFile(
-            f"{path} has format {version}, newer than this rooflight reads ({FORMAT_VERSION}): upgrade rooflight"
+            "newer-format",
+            f"{path} has format {version}, newer than this rooflight reads ({FORMAT_VERSION}): upgrade rooflight",
         )
     if version < 1:
-        raise BadFile(f"{path} is not a rooflight ledger, as -o saves it: format {version} never existed")
+        raise BadFile(
+            "not-a-ledger", f"{path} is not a rooflight ledger, as -o saves it: format {version} never existed"
+        )
     return version
 
 
@@ -253,22 +269,28 @@ def read_bytes(path: Path, *, what: str) -> bytes:
         if content is not None and content[:2] == b"\x1f\x8b":
             content = _limited(gzip.GzipFile(fileobj=BytesIO(content)))
     except FileNotFoundError:
-        raise BadFile(f"{path} does not exist: {_instead(path, what)}") from None
+        raise BadFile("file-not-found", f"{path} does not exist: {_instead(path, what)}") from None
     except IsADirectoryError:
-        raise BadFile(f"{path} is a folder, not a {what}: give a file") from None
+        raise BadFile("is-a-folder", f"{path} is a folder, not a {what}: give a file") from None
     except EOFError:
         raise BadFile(
-            f"{path} breaks off in the middle: it was not written, or not copied, to its end; make or copy it again"
+            "truncated-file",
+            f"{path} breaks off in the middle: it was not written, or not copied, to its end; make or copy it again",
         ) from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise BadFile(f"{path} is no valid gzip file: {_one_line(error)}; make or copy it again") from error
+        raise BadFile(
+            "damaged-file", f"{path} is no valid gzip file: {_one_line(error)}; make or copy it again"
+        ) from error
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or _one_line(error)
-        raise BadFile(f"cannot read {path}: {reason}; may you read it?") from error
+        raise BadFile("read-failed", f"cannot read {path}: {reason}; may you read it?") from error
     except ValueError as error:
-        raise BadFile(f"{path!s:.80} is no name of a file: {_one_line(error)}; give another") from error
+        raise BadFile("bad-name", f"{path!s:.80} is no name of a file: {_one_line(error)}; give another") from error
     if content is None:
-        raise BadFile(f"{path} holds more than {MOST_BYTES // 1024**3} GiB: that is no {what}, give another file")
+        raise BadFile(
+            "file-too-large",
+            f"{path} holds more than {MOST_BYTES // 1024**3} GiB: that is no {what}, give another file",
+        )
     return content
 
 
@@ -287,7 +309,7 @@ def _opened(path: Path, what: str) -> BufferedIOBase:
                 hint = (
                     "redirect a file or a pipe into it" if str(path) in _HANDED_OVER else "give a file, or /dev/stdin"
                 )
-                raise BadFile(f"{path} is no regular file, so it is no {what}: {hint}")
+                raise BadFile("not-a-regular-file", f"{path} is no regular file, so it is no {what}: {hint}")
             os.set_blocking(descriptor, True)
         return os.fdopen(descriptor, "rb")
     except BaseException:

@@ -124,7 +124,7 @@ def test_a_library_without_the_calls_names_the_version_needed() -> None:
 def test_errors_name_the_remedy_and_the_call_in_one_line(call: str, code: int, says: str) -> None:
     error = cupti.CuptiError(call, code, "CUPTI_ERROR_X")
     assert isinstance(error, CannotMeasure)
-    assert (error.call, error.code, error.result) == (call, code, "CUPTI_ERROR_X")
+    assert (error.call, error.status, error.result) == (call, code, "CUPTI_ERROR_X")
     assert says in str(error)
     assert str(error).endswith(f"({call}: CUPTI_ERROR_X)")
     assert "\n" not in str(error)

@@ -333,7 +333,9 @@ CLOSED = {"/proc/driver/nvidia/params": "RmProfilingAdminOnly: 1\n"}
 
 
 def refused():
-    raise CannotMeasure("the driver keeps the counters for administrators (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES)")
+    raise CannotMeasure(
+        "cupti-failed", "the driver keeps the counters for administrators (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES)"
+    )
 
 
 @pytest.mark.parametrize(("files", "environ", "change"), [

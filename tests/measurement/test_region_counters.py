@@ -448,7 +448,7 @@ def test_a_part_that_fails_leaves_no_shares(stand_in):
 
 def test_counters_that_cannot_be_read_leave_time_and_memory(stand_in, monkeypatch):
     def denied(index):
-        raise CannotMeasure("the driver keeps the counters for administrators: run as root")
+        raise CannotMeasure("cupti-failed", "the driver keeps the counters for administrators: run as root")
 
     monkeypatch.setattr(gpu, "device", denied)
     r = execute(stand_in, times=4)

@@ -173,7 +173,7 @@ def test_out_of_memory_is_called_that_whoever_says_it():
         assert reason_of(error).startswith("out of memory")
     assert reason_of(ValueError("a\nb")) == "ValueError: a b"
     with pytest.raises(StoreBroken):
-        reason_of(StoreBroken("full"))
+        reason_of(StoreBroken("study-not-writable", "full"))
 
 
 @pytest.mark.slow

@@ -31,7 +31,10 @@ def judged_on(ledger: Ledger, on: Device | None) -> tuple[Device | None, str]:
                 "it ran on a CPU, whose name does not tell how many of its cores did: it has no roof here",
             )
         if known is not None and on is not None and on.name != known.name:
-            raise BadInput(f"this step was measured on {header.device}: leave {on.name} out, or predict it there")
+            raise BadInput(
+                "measured-elsewhere",
+                f"this step was measured on {header.device}: leave {on.name} out, or predict it there",
+            )
         if known is None and on is None:
             return None, (
                 f"{header.device or 'the device'} is not in the database, so its roofs are not known: "

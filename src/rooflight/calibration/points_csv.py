@@ -84,9 +84,9 @@ def read_table(path: Path) -> list[TimedRow]:
     content = read_bytes(path, what="table of times")
     text = decode(content)
     if not content.strip():
-        raise BadFile(f"{path} is empty: write a table of op, shape, dtype and time into it")
+        raise BadFile("empty-table", f"{path} is empty: write a table of op, shape, dtype and time into it")
     if text is None:
-        raise BadFile(f"{path} is no text: save the table as CSV")
+        raise BadFile("not-text", f"{path} is no text: save the table as CSV")
     source = LogText(str(path), text)
     rows = list(_rows(source))
     if not rows:
@@ -102,9 +102,11 @@ def works_of(rows: list[TimedRow], device: Device, *, name: str) -> list[TimedTa
         try:
             task = task_of(WrittenOp(op.op, op.dtype, op.shapes, op.numbers, device.capability))
         except NotAWork as problem:
-            raise BadFile(f"{name}, line {row.line}: {problem}") from None
+            raise BadFile("bad-work", f"{name}, line {row.line}: {problem}") from None
         if max(task.numbers) >= _MOST:
-            raise BadFile(f"{name}, line {row.line}: the work is larger than any device holds: check its sizes")
+            raise BadFile(
+                "out-of-range", f"{name}, line {row.line}: the work is larger than any device holds: check its sizes"
+            )
         works.append(TimedTask(task, row.seconds, row.kernels, f"{name}, line {row.line}"))
     return works
 

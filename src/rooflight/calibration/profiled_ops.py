@@ -28,7 +28,8 @@ def read_trace(path: Path) -> ProfiledStep:
     trace = decode(read_bytes(path, what="trace"), name=str(path))
     if not trace.work:
         raise BadFile(
-            f"{path} is a trace without GPU kernels: profile with ProfilerActivity.CUDA on a machine with a GPU"
+            "no-gpu-kernels",
+            f"{path} is a trace without GPU kernels: profile with ProfilerActivity.CUDA on a machine with a GPU",
         )
     return profiled_step(trace, name=str(path))
 
@@ -70,7 +71,9 @@ def _device(trace: KinetoTrace, name: str) -> str | None:
     used = {work.device for work in trace.work if work.device is not None}
     names = sorted({device.name for device in trace.devices if device.name and (device.id in used or not used)})
     if len(names) > 1:
-        raise BadFile(f"{name} is of several devices ({', '.join(names)}): give a trace of one of them")
+        raise BadFile(
+            "several-devices", f"{name} is of several devices ({', '.join(names)}): give a trace of one of them"
+        )
     return names[0] if names else None
 
 

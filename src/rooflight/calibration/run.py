@@ -95,7 +95,9 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BadFile(f"cannot write {path}: {error.strerror or error}; choose another place with -o") from None
+        raise BadFile(
+            "write-failed", f"cannot write {path}: {error.strerror or error}; choose another place with -o"
+        ) from None
 
 
 def calibrate(bench: Bench, progress: Progress, journal_path: Path | None = None) -> Calibration:

@@ -23,7 +23,7 @@ def log_training(trainer: Any, *, every: int = 10) -> None:
         >>> trainer.train()
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise BadInput(f"every={every!r}: say after how many steps, 1 or more")
+        raise BadInput("out-of-range", f"every={every!r}: say after how many steps, 1 or more")
     # The libraries are imported by whoever has made a trainer: looking for them here would take seconds.
     libraries = [base.__module__.partition(".")[0] for base in type(trainer).__mro__]
     if "transformers" in libraries:
@@ -36,6 +36,7 @@ def log_training(trainer: Any, *, every: int = 10) -> None:
         add_to_lightning(trainer, TrainingMeter(every), library=library)
     else:
         raise BadInput(
+            "unknown-trainer",
             f"log_training takes a Trainer of transformers or Lightning, not {type(trainer).__name__}: in a loop of "
-            "your own, put `with rooflight.region('step'):` around the step"
+            "your own, put `with rooflight.region('step'):` around the step",
         )

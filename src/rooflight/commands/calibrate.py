@@ -78,21 +78,33 @@ def command(
     """
     if recorded:
         if described is not None or fresh or seconds != _USUAL_S:
-            raise BadInput("--from runs nothing: leave --as, --seconds and --fresh out, and name the device with --on")
+            raise BadInput(
+                "option-conflict",
+                "--from runs nothing: leave --as, --seconds and --fresh out, and name the device with --on",
+            )
         from rooflight.commands.calibrate_from import from_files
 
         from_files([*recorded, *more], on=where, output=output, force=force, as_json=as_json)
         return
     if more or as_json:
-        raise BadInput(f"{more[0] if more else '--json'} goes with --from FILE: without, this device is timed")
+        raise BadInput(
+            "option-needs-another",
+            f"{more[0] if more else '--json'} goes with --from FILE: without, this device is timed",
+        )
     if where not in (None, "cuda", "cpu"):
-        raise BadInput(f"--on is cuda or cpu here, not {where!r}: a device is named with --as, or with --from FILE")
+        raise BadInput(
+            "unknown-device",
+            f"--on is cuda or cpu here, not {where!r}: a device is named with --as, or with --from FILE",
+        )
     if not _LEAST_S <= seconds <= _MOST_S:
-        raise BadInput(f"--seconds must lie between {_LEAST_S} and {_MOST_S}, got {seconds:g}")
+        raise BadInput("out-of-range", f"--seconds must lie between {_LEAST_S} and {_MOST_S}, got {seconds:g}")
     if output is not None and not output.is_dir() and not output.name.lower().endswith((".json", ".json.gz")):
-        raise BadInput(f"{output}: the name must end in .json or .json.gz")
+        raise BadInput("wrong-suffix", f"{output}: the name must end in .json or .json.gz")
     if described is not None and where == "cpu":
-        raise BadInput("--as says what a GPU is; a CPU is known by /proc/cpuinfo: leave --as or --on cpu out")
+        raise BadInput(
+            "option-not-applicable",
+            "--as says what a GPU is; a CPU is known by /proc/cpuinfo: leave --as or --on cpu out",
+        )
     from rooflight.files import check_writable
 
     if output is not None:
@@ -109,7 +121,9 @@ def command(
         if fresh:
             journal.unlink(missing_ok=True)
     except OSError as error:
-        raise BadInput(f"cannot write to {path.parent}: {error.strerror}; choose another place with -o") from None
+        raise BadInput(
+            "write-failed", f"cannot write to {path.parent}: {error.strerror}; choose another place with -o"
+        ) from None
     if journal.exists():
         say(f"resuming {journal}; --fresh starts again")
     try:
@@ -134,15 +148,16 @@ def _bench(where: str | None, seconds: float, described: str | None) -> tuple[Be
 
     on_gpu = torch.cuda.is_available() if where is None else where == "cuda"
     if on_gpu and not torch.cuda.is_available():
-        raise CannotMeasure("no GPU here that torch can use: see `rooflight doctor`, or say --on cpu")
+        raise CannotMeasure("no-gpu", "no GPU here that torch can use: see `rooflight doctor`, or say --on cpu")
     if on_gpu:
         reported = torch.cuda.get_device_name()
         gpu = this_device(reported, kind="gpu")
         device = find(described) if described else None if gpu is None else gpu.device
         if device is None:
             raise BadInput(
+                "device-not-in-database",
                 f"{reported} is not in the database of devices: describe it in a .toml file as docs/devices.md shows, "
-                "and give it with --as FILE"
+                "and give it with --as FILE",
             )
         wanted = ("fp32", "tf32", "bf16", "fp16")
         peaks = {p: figure.value for p in wanted if (figure := device.peak(p)) and _has(device, p)}
@@ -152,7 +167,8 @@ def _bench(where: str | None, seconds: float, described: str | None) -> tuple[Be
     processor = None if cpu is None else cpu.device or cpu.outline
     if processor is None:
         raise CannotMeasure(
-            "this processor says too little of itself in /proc/cpuinfo: predict on a CPU of `rooflight list devices`"
+            "unknown-processor",
+            "this processor says too little of itself in /proc/cpuinfo: predict on a CPU of `rooflight list devices`",
         )
     cache = min(int(processor.l2_bytes.value) if processor.l2_bytes else 32 << 20, 256 << 20)
     peaks = {"fp32": processor.core_flops_per_s["fp32"].value}

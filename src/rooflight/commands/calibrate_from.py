@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def from_files(files: Sequence[str], *, on: str | None, output: Path | None, force: bool, as_json: bool) -> None:
     """Read, check, write, and say what there is."""
     if output is not None and not output.name.lower().endswith((".json", ".json.gz")):
-        raise BadInput(f"{output}: the name must end in .json or .json.gz")
+        raise BadInput("wrong-suffix", f"{output}: the name must end in .json or .json.gz")
     from rooflight.files import check_writable
 
     if output is not None:
@@ -25,7 +25,9 @@ def from_files(files: Sequence[str], *, on: str | None, output: Path | None, for
     from rooflight.prediction.recorded_calibration import calibration_from
 
     if on in ("cuda", "cpu"):
-        raise BadInput(f"--on {on} says where to run, and --from runs nothing: name a device, as --on rtx-4090")
+        raise BadInput(
+            "unknown-device", f"--on {on} says where to run, and --from runs nothing: name a device, as --on rtx-4090"
+        )
     made = calibration_from(files, on=on)
     path = _own(made.device.name, force=force) if output is None else output
     made.save(path, force=force)
@@ -46,8 +48,9 @@ def _own(device: str, *, force: bool) -> Path:
     comes_along = shipped(device)
     if comes_along is not None and not comes_along.partial and not force:
         raise BadInput(
+            "file-exists",
             f"a full calibration of {device} comes with rooflight, and what lies in {path} goes before it: write this "
-            "one elsewhere with -o FILE, or say --force"
+            "one elsewhere with -o FILE, or say --force",
         )
     if path.is_file() and not force:
         try:
@@ -56,13 +59,16 @@ def _own(device: str, *, force: bool) -> Path:
             there = None
         if there is not None and not there.partial:
             raise BadInput(
+                "file-exists",
                 f"{path} holds a full calibration of {there.device}, of {there.made}: write this one elsewhere with "
-                "-o FILE, or replace it with --force"
+                "-o FILE, or replace it with --force",
             )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"cannot write to {path.parent}: {error.strerror}; choose another place with -o") from None
+        raise BadInput(
+            "write-failed", f"cannot write to {path.parent}: {error.strerror}; choose another place with -o"
+        ) from None
     check_writable(path, force=force)
     return path
 

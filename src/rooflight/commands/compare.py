@@ -101,16 +101,21 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
     conditions = _conditions(options["fail_if"])
     if options["claims"] is not None:
         if conditions:
-            raise BadInput("--fail-if is of two runs, and --claims has an exit code of its own: leave one out")
+            raise BadInput(
+                "option-conflict", "--fail-if is of two runs, and --claims has an exit code of its own: leave one out"
+            )
         _check_claims(paths, options, to)
         return
     for name in ("strict", "batch", "step"):
         if options[name]:
-            raise BadInput(f"--{name} is of --claims: give a table of claims with it, or leave it out")
+            raise BadInput(
+                "option-needs-another", f"--{name} is of --claims: give a table of claims with it, or leave it out"
+            )
     if len(paths) > 2:
         raise BadInput(
+            "too-many-ledgers",
             f"two are put side by side, and these are {len(paths)}: `rooflight report` draws several on one roofline, "
-            "and --claims checks a table against several"
+            "and --claims checks a table against several",
         )
     a, b = paths[0], paths[1] if len(paths) == 2 else None
     _check_files(paths)
@@ -138,8 +143,9 @@ def _compared(a: Path, b: Path | None, on: str | None) -> Comparison:
     second = load(b)
     if device is not None and is_measured(second):
         raise BadInput(
+            "option-conflict",
             f"{b} was measured{f' on {second.header.device}' if second.header.device else ''}, and --on {on} predicts: "
-            f"leave one out; `rooflight compare {a} --on {on}` sets A beside its prediction there"
+            f"leave one out; `rooflight compare {a} --on {on}` sets A beside its prediction there",
         )
     return Comparison(load(a), second, on=device)
 
@@ -171,8 +177,9 @@ def _drawn(comparison: Comparison) -> Document:
     chart = waterfall_chart(comparison)
     if chart is None:
         raise BadInput(
+            "unknown-chart",
             "no waterfall of these: both sides must be measured or predicted; `rooflight report A B -o page.html` "
-            "has other charts"
+            "has other charts",
         )
     return Document(title=chart.title, sections=(Section("charts", charts=(chart,)),))
 
@@ -189,14 +196,19 @@ def _conditions(texts: tuple[str, ...]) -> list[Hypothesis]:
 def _check_picture(options: Mapping[str, Any], to: str) -> None:
     if to in PICTURES.values():
         if options["claims"] is not None:
-            raise BadInput("a table of claims has no picture: leave --claims out, or write .json, .csv or .md")
+            raise BadInput(
+                "option-conflict", "a table of claims has no picture: leave --claims out, or write .json, .csv or .md"
+            )
         if options["chart"] not in (None, "waterfall"):
             raise BadInput(
+                "unknown-chart",
                 f"no chart {options['chart']!r} of a comparison: it has waterfall; `rooflight report A B --chart list` "
-                "tells others"
+                "tells others",
             )
     elif options["chart"] or options["dark"]:
-        raise BadInput("--chart and --dark are of a picture: name one, as with -o waterfall.png")
+        raise BadInput(
+            "option-needs-another", "--chart and --dark are of a picture: name one, as with -o waterfall.png"
+        )
 
 
 def _check_files(paths: tuple[Path, ...]) -> None:
@@ -206,8 +218,9 @@ def _check_files(paths: tuple[Path, ...]) -> None:
     models = [str(path) for path in paths if str(path) in NAMES and not path.exists()]
     if models:
         raise BadInput(
+            "not-a-ledger",
             f"{models[0]} is a model, and two saved ledgers are compared: names go with --claims; "
-            f"`rooflight report {','.join(models)}` puts models side by side"
+            f"`rooflight report {','.join(models)}` puts models side by side",
         )
 
 
@@ -238,5 +251,5 @@ def _device(name: str) -> Device:
 
     devices = devices_of(name, None)
     if len(devices) != 1 or not devices[0].is_cuda:
-        raise BadInput("--on names one GPU of NVIDIA or AMD here (see `rooflight list devices`)")
+        raise BadInput("not-a-gpu", "--on names one GPU of NVIDIA or AMD here (see `rooflight list devices`)")
     return devices[0]

@@ -74,7 +74,8 @@ def refuse(diagnosis: Diagnosis, *, required: Sequence[str], strict: bool) -> No
             change = first.command or first.remedy
             state = "only limited" if first.status == "limited" else "cannot be had"
             raise CapabilityMissing(
-                f"{first.what} {state} here: {first.detail}" + (f"; try: {change}" if change else "")
+                "capability-missing",
+                f"{first.what} {state} here: {first.detail}" + (f"; try: {change}" if change else ""),
             )
 
 

@@ -98,18 +98,24 @@ def _check(spec: StepSpec, options: Mapping[str, Any], to: str, written: str) ->
     given = [name for name, usual in _OF_THE_TABLE.items() if options[name] != usual]
     if given and written in PICTURES.values():
         raise BadInput(
-            f"--{given[0].replace('_', '-')} is of the table, and a picture has none: leave it or the file out"
+            "option-not-applicable",
+            f"--{given[0].replace('_', '-')} is of the table, and a picture has none: leave it or the file out",
         )
     if options["latex"] and not (options["explain"] or options["symbolic"]):
-        raise BadInput("--latex goes with --explain or --symbolic")
+        raise BadInput("option-needs-another", "--latex goes with --explain or --symbolic")
     if options["explain"] and options["symbolic"]:
-        raise BadInput("choose one of --explain and --symbolic")
+        raise BadInput("option-conflict", "choose one of --explain and --symbolic")
     if options["explain"] and (to != "text" or written not in ("", "json")):
-        raise BadInput("--explain prints text or --latex; with -o FILE.json it also saves the ledger, nothing else")
+        raise BadInput(
+            "option-conflict",
+            "--explain prints text or --latex; with -o FILE.json it also saves the ledger, nothing else",
+        )
     if options["symbolic"] and options["real_data"]:
-        raise BadInput("a closed form is of many steps, and --real-data runs one: leave one of them out")
+        raise BadInput(
+            "option-conflict", "a closed form is of many steps, and --real-data runs one: leave one of them out"
+        )
     if options["symbolic"] and (to in ("csv", "md") or written not in ("", "json")):
-        raise BadInput("--symbolic prints text, --latex or --json, and writes a .json file with -o")
+        raise BadInput("wrong-suffix", "--symbolic prints text, --latex or --json, and writes a .json file with -o")
 
 
 _OF_THE_TABLE = {"by": "module", "depth": None, "unfold": False, "epochs": None, "dataset_size": None}

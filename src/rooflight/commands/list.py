@@ -7,6 +7,7 @@ from functools import partial
 
 import click
 
+from rooflight.errors import BadInput
 from rooflight.formatting import printable
 
 
@@ -31,9 +32,10 @@ def command(what: str, names: tuple[str, ...], as_json: bool) -> None:
         _devices(names[0] if names else None, as_json)
         return
     if names:
-        raise click.UsageError(
+        raise BadInput(
+            "too-many-names",
             f"`rooflight list {what}` takes no {'second ' if what == 'devices' else ''}name; only `rooflight list "
-            "devices` takes one, and `rooflight list growth` functions"
+            "devices` takes one, and `rooflight list growth` functions",
         )
     if what == "metrics":
         _metrics(as_json)

@@ -15,7 +15,7 @@ import click
 from rooflight._version import __version__
 from rooflight.commands.signals import answered_by, say_again
 from rooflight.commands.terminal import ProgramOptions, complain, program_options
-from rooflight.errors import RooflightError
+from rooflight.errors import BadInput, RooflightError
 
 VERBS = {
     "estimate": "FLOPs, bytes and memory of every operation by formula, without a GPU",
@@ -87,7 +87,7 @@ class _Verbs(click.Group):
 
             near = difflib.get_close_matches(args[0], VERBS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"
-            raise click.UsageError(f"no verb {args[0]!r}: {hint}")
+            raise BadInput("unknown-verb", f"no verb {args[0]!r}: {hint}")
         return super().resolve_command(ctx, args)
 
 
@@ -107,7 +107,10 @@ def cli(context: click.Context) -> None:
 
 
 def main() -> None:
-    """The entry point. Exit code 2 for what the user can mend, 130 for Ctrl-C."""
+    """Run the verb of the command line, and end with its exit code: 2 for what the user can mend, 130 for Ctrl-C.
+
+    The error behind an exit code is the cause of the `SystemExit`.
+    """
     if COMPLETION in os.environ:
         from rooflight.commands.completion import register
 
@@ -133,7 +136,7 @@ def main() -> None:
             os._exit(130)
         message, code = _explained(error)
         complain(message)
-        sys.exit(code)
+        raise SystemExit(code) from error
 
 
 def _wants_traceback(arguments: list[str]) -> bool:

@@ -113,28 +113,35 @@ def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
     check_positive("repeat", options["repeat"])
     check_positive("total-batch", options["total_batch"])
     if (spec.gpus > 1 or options["total_batch"] is not None) and options["counters"] == "ncu":
-        raise BadInput("--counters ncu profiles one process: leave it out, or --gpus")
+        raise BadInput("option-conflict", "--counters ncu profiles one process: leave it out, or --gpus")
     eager = spec.execution == "eager"
     wishes = [options[name] for name in ("metrics", "per_kernel", "levels", "spread")]
     if options["counters"] == "none" and any(wishes):
-        raise BadInput("--metrics, --per-kernel, --level and --spread need counters: leave --counters none out")
+        raise BadInput(
+            "option-conflict", "--metrics, --per-kernel, --level and --spread need counters: leave --counters none out"
+        )
     if options["counters"] == "ncu" and not eager:
-        raise BadInput("--counters ncu is for the eager step: use --counters cupti with --compile and --graphs")
+        raise BadInput(
+            "option-conflict", "--counters ncu is for the eager step: use --counters cupti with --compile and --graphs"
+        )
     if options["counters"] == "ncu" and options["spread"]:
-        raise BadInput("--spread repeats the step in this process: use --counters cupti with it")
+        raise BadInput("option-conflict", "--spread repeats the step in this process: use --counters cupti with it")
     if options["ncu_command"] is not None and not eager:
-        raise BadInput("--ncu-command opens an op of the eager step: leave --compile and --graphs out")
+        raise BadInput(
+            "option-conflict", "--ncu-command opens an op of the eager step: leave --compile and --graphs out"
+        )
     trace_file = options["trace_file"]
     output = options["output"]
     if trace_file is not None and output is not None and trace_file in (output, ledger_file(output)):
-        raise BadInput("--trace and -o name the same file: give them different names")
+        raise BadInput("same-file-twice", "--trace and -o name the same file: give them different names")
     if trace_file is not None and spec.compile and not _on_gpu(options["device"]):
         raise BadInput(
+            "option-not-applicable",
             "--trace draws ops and kernels by their time, and a compiled step on the CPU has neither: leave "
-            "--compile or --trace out"
+            "--compile or --trace out",
         )
     if trace_file is not None and not trace_file.name.lower().endswith(".json"):
-        raise BadInput(f"--trace {trace_file}: the name must end in .json")
+        raise BadInput("wrong-suffix", f"--trace {trace_file}: the name must end in .json")
 
 
 def _measure(spec: StepSpec, options: Mapping[str, Any]) -> tuple[Ledger, bool]:

@@ -109,7 +109,9 @@ def command(**options: Any) -> None:
 
 def _check_one_model(text: str, devices: str) -> None:
     if "," in text and ":" not in text and not Path(text).exists():
-        raise BadInput(f"predict takes one model: several are shown by `{shell('report', text, on=devices)}`")
+        raise BadInput(
+            "several-models", f"predict takes one model: several are shown by `{shell('report', text, on=devices)}`"
+        )
 
 
 def _draw(predictions: Predictions, document: Document, options: Mapping[str, Any], form: str) -> None:
@@ -132,8 +134,9 @@ def _draw(predictions: Predictions, document: Document, options: Mapping[str, An
     chart = options["chart"] or (charts[0].name if charts else None)
     if chart not in (names := [chart.name for chart in charts]):
         raise BadInput(
+            "unknown-chart",
             f"no chart {chart!r} of this prediction: it has {', '.join(names)}; `rooflight report MODEL --chart list` "
-            "tells others"
+            "tells others",
         )
     draw(replace(document, sections=(Section("charts", charts=charts),)), options, form, chart=chart)
     say(f"wrote {options['output']}")
@@ -143,9 +146,9 @@ def _check(spec: StepSpec, options: Mapping[str, Any], *, as_json: bool) -> None
     check_run(spec, options, "time")
     price = options["price"]
     if price is not None and not (math.isfinite(price) and price > 0):
-        raise BadInput(f"--price must be above 0, got {price:g}: what one device costs an hour")
+        raise BadInput("out-of-range", f"--price must be above 0, got {price:g}: what one device costs an hour")
     if options["roofline"] and not as_json:
-        raise BadInput("--roofline is data for programs: add --json, or -o FILE.json")
+        raise BadInput("option-needs-another", "--roofline is data for programs: add --json, or -o FILE.json")
 
 
 def _ppp(text: str | None) -> Ppp | None:
@@ -165,12 +168,12 @@ def _ppp(text: str | None) -> Ppp | None:
     from rooflight.recordings import is_recorded
 
     if not is_recorded(text) and not Path(text).exists():
-        raise BadInput(f"--ppp {text}: give a fraction such as 0.5, or the file of a measured ledger")
+        raise BadInput("bad-fraction", f"--ppp {text}: give a fraction such as 0.5, or the file of a measured ledger")
     ledger = load(text)
     device = recognise_name(ledger.header.device or "")
     if device is None:
         where = ledger.header.device or "no device"
-        raise BadInput(f"--ppp {text}: measured on {where}, whose peaks are not known; give a fraction")
+        raise BadInput("unknown-peak", f"--ppp {text}: measured on {where}, whose peaks are not known; give a fraction")
     return ppp_of_step(ledger, device)
 
 

@@ -143,47 +143,58 @@ def _is_report(options: Mapping[str, Any]) -> bool:
 def _check(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> None:
     claims = options["claims"]
     if options["strict"] and claims is None:
-        raise BadInput("--strict is of --claims: give a table of claims with it, or leave it out")
+        raise BadInput(
+            "option-needs-another", "--strict is of --claims: give a table of claims with it, or leave it out"
+        )
     if form == "text" and claims is not None:
         raise BadInput(
+            "option-needs-another",
             f"in the terminal a table is checked by `{shell('compare', paths[0], claims=claims)}`; here "
-            "it becomes a part of a file: add -o report.html"
+            "it becomes a part of a file: add -o report.html",
         )
     given = [name for name, usual in _OF_THE_TABLE.items() if options[name] != usual]
     if given and (form not in ("text", "csv") or _is_report(options)):
         raise BadInput(
+            "option-not-applicable",
             f"--{given[0]} is of the table in the terminal, and a report has all rows: leave it out, or the file or "
-            "form"
+            "form",
         )
     if options["explain"] is not None and form != "text":
-        raise BadInput("--explain prints text: leave the form or the file out")
+        raise BadInput("option-not-applicable", "--explain prints text: leave the form or the file out")
     if form == "text" and (options["sections"] or options["chart"] or options["dark"]):
         raise BadInput(
+            "option-needs-another",
             "--section, --chart and --dark are of a file: name one, such as -o report.html or -o "
-            "roofline.png, or say the form with --to"
+            "roofline.png, or say the form with --to",
         )
     if options["of"] is not None and options["chart"] not in ("bars", "batch"):
-        raise BadInput("--of says what --chart bars or --chart batch draws: add one of them")
+        raise BadInput("option-needs-another", "--of says what --chart bars or --chart batch draws: add one of them")
     if options["layer"] is not None and options["chart"] != "batch":
         layer = options["layer"]
         raise BadInput(
+            "needs-a-study",
             f"--layer is of a study's folder that kept the layer: say `--chart batch --layer {layer}`, or "
-            f"`--chart bars --of 'footprint(layer={layer})'`"
+            f"`--chart bars --of 'footprint(layer={layer})'`",
         )
     if options["chart"] == "batch" and not paths[0].is_dir():
-        raise BadInput("--chart batch is of a study's folder: of a ledger, --chart sweep shows other batches")
+        raise BadInput(
+            "needs-a-study", "--chart batch is of a study's folder: of a ledger, --chart sweep shows other batches"
+        )
     if len(paths) > 1 and any(path.is_dir() for path in paths):
-        raise BadInput("a study is reported alone: leave the others out")
+        raise BadInput("study-not-alone", "a study is reported alone: leave the others out")
     if not paths[0].is_dir():
         return
     # What a study has not must not be passed over in silence.
     if any(options[name] != _OF_THE_TABLE[name] for name in ("by", "depth", "explain")):
         raise BadInput(
+            "needs-a-ledger",
             "--by, --depth and --explain are of a ledger: a study's are in its folder `ledgers`, each to be "
-            "reported by itself"
+            "reported by itself",
         )
     if claims is not None:
-        raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")
+        raise BadInput(
+            "claims-of-study", "a study has its own claims, in its plan: a table of them goes with one ledger"
+        )
 
 
 def _check_several(ledgers: list[Ledger], options: Mapping[str, Any], *, together: bool) -> None:
@@ -194,7 +205,8 @@ def _check_several(ledgers: list[Ledger], options: Mapping[str, Any], *, togethe
     given = [name for name in names if options[name] != _OF_THE_TABLE[name]]
     if given:
         raise BadInput(
-            f"--{given[0]} is of one ledger, and these are {len(ledgers)}: report one alone, or leave it out"
+            "needs-one-ledger",
+            f"--{given[0]} is of one ledger, and these are {len(ledgers)}: report one alone, or leave it out",
         )
 
 

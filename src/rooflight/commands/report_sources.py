@@ -26,7 +26,9 @@ def ledgers_of(paths: Sequence[Path], options: Mapping[str, Any]) -> tuple[list[
     if axes and not models:
         option = next(field.option for field in fields_for("estimate") if field.key in axes)
         raise BadInput(
-            f"{option} is for models by name, as in `{shell('report', 'vgg11,vgg13', batch=16)}`: a file holds its step"
+            "needs-a-model-name",
+            f"{option} is for models by name, as in `{shell('report', 'vgg11,vgg13', batch=16)}`: a file holds "
+            "its step",
         )
     ledgers, names = [], []
     for path in paths:
@@ -59,7 +61,9 @@ def _models(path: Path) -> list[str]:
     if len(names) == 1 and text not in NAMES:
         return []  # as a file that is not there
     wrong = next(name for name in names if name not in NAMES and ":" not in name)
-    raise BadInput(f"{wrong or text!r}: no such model (see `rooflight list models`), and {text} is no file")
+    raise BadInput(
+        "unknown-model", f"{wrong or text!r}: no such model (see `rooflight list models`), and {text} is no file"
+    )
 
 
 def _estimated(models: list[str], axes: Mapping[str, Any]) -> list[tuple[Ledger, str]]:

@@ -57,10 +57,11 @@ def forms_or_picture(options: Mapping[str, Any]) -> tuple[str, str]:
     """As `forms`, for verbs that draw."""
     printed, written = forms(options, LEDGER_OR_TABLE | PICTURES, must=_MUST_OR_PICTURE)
     if (options["chart"] or options["dark"]) and written not in PICTURES.values():
-        raise BadInput("--chart and --dark are of a picture: name one, as with -o chart.png")
+        raise BadInput("option-needs-another", "--chart and --dark are of a picture: name one, as with -o chart.png")
     if written in PICTURES.values() and printed != "text":
         raise BadInput(
-            f"--{printed} prints, and -o {options['output']} draws: leave one out, and give it in a command of its own"
+            "option-conflict",
+            f"--{printed} prints, and -o {options['output']} draws: leave one out, and give it in a command of its own",
         )
     return printed, written
 
@@ -126,7 +127,7 @@ def forms(
     flags = [form for form, name in _FLAGS.items() if options.get(name)]
     to = options.get("to")
     if len(flags) + (to is not None) > 1:
-        raise BadInput(f"choose one of {'--to, ' if 'to' in options else ''}--json, --csv and --md")
+        raise BadInput("option-conflict", f"choose one of {'--to, ' if 'to' in options else ''}--json, --csv and --md")
     if flags and "to" in options:  # where there is --to, a flag is short for it
         to = flags[0]
     printed = to or (flags[0] if flags else "text")
@@ -135,7 +136,7 @@ def forms(
         return printed, ""
     written = next((form for end, form in endings.items() if output.name.lower().endswith(end)), "")
     if not written and to in (None, "text"):
-        raise BadInput(f"{output}: the name {must}")
+        raise BadInput("wrong-suffix", f"{output}: the name {must}")
     from rooflight.files import check_writable
 
     check_writable(output, force=options["force"])
@@ -143,7 +144,9 @@ def forms(
         try:
             check_writable(ledger_file(output), force=options["force"])
         except BadFile as error:
-            raise BadFile(f"what is measured is kept beside {output.name}, and {error.on_command_line}") from None
+            raise error.reworded(
+                f"what is measured is kept beside {output.name}, and {error.on_command_line}"
+            ) from None
     return printed, written or printed
 
 
@@ -152,7 +155,8 @@ def one_form(options: Mapping[str, Any], endings: Mapping[str, str], *, must: st
     printed, written = forms(options, endings, must=must)
     if written and printed != written and (printed != "text" or options.get("to")):
         raise BadInput(
+            "two-forms",
             f"--{'to ' if options.get('to') else ''}{printed} and -o {options['output']} ask for two forms: "
-            "leave one out"
+            "leave one out",
         )
     return written or printed

@@ -83,14 +83,16 @@ def command(counters: str, level: str, command: tuple[str, ...], **options: Any)
     rooflight run -o run.json -- torchrun --nproc-per-node 2 main.py
     """
     if not command:
-        raise BadInput("nothing to run: write `rooflight run -- python main.py`")
+        raise BadInput("no-program", "nothing to run: write `rooflight run -- python main.py`")
     steps = _steps(options)
     to, written = forms(options, LEDGER_OR_TABLE | {".html": "html"}, must=_MUST, measured=True)
     if counters == "cupti":
         from rooflight.measurement.cupti.library import has_driver
 
         if not has_driver():
-            raise CannotMeasure("--counters cupti: there is no NVIDIA driver here (`rooflight doctor` says more)")
+            raise CannotMeasure(
+                "no-driver", "--counters cupti: there is no NVIDIA driver here (`rooflight doctor` says more)"
+            )
     with tempfile.TemporaryDirectory(prefix="rooflight-") as folder:
         from rooflight.measurement.regions.settings import COUNTERS, LEVEL, RUN
 
@@ -124,7 +126,9 @@ def command(counters: str, level: str, command: tuple[str, ...], **options: Any)
     if isinstance(kept, BadFile):
         raise kept
     if not code and counters == "cupti" and joined is not None and not _has_counters(joined):
-        raise CannotMeasure("--counters cupti: nothing could be counted, and the lines above say why")
+        raise CannotMeasure(
+            "nothing-counted", "--counters cupti: nothing could be counted, and the lines above say why"
+        )
     sys.exit(code)
 
 
@@ -132,7 +136,7 @@ def _steps(options: Mapping[str, Any]) -> StepRange | None:
     """`None`: only the program's regions are of interest."""
     if not options["ops"]:
         if given := next((name for name in ("steps", "stop_after") if options[name]), None):
-            raise BadInput(f"--{given.replace('_', '-')} is of --ops: add it")
+            raise BadInput("option-needs-another", f"--{given.replace('_', '-')} is of --ops: add it")
         return None
     from rooflight.measurement.scripts.settings import StepRange, parse_steps
 
@@ -175,7 +179,7 @@ def _run(command: Sequence[str], environment: dict[str, str], *, quiet: bool) ->
         try:
             process = subprocess.Popen(command, env=environment, stdout=2 if quiet else None)
         except OSError as error:
-            raise BadInput(_why_not(command, error)) from None
+            raise BadInput("program-not-started", _why_not(command, error)) from None
         for number in early:
             process.send_signal(number)
         code = process.wait()

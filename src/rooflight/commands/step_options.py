@@ -51,7 +51,7 @@ def words_of(name: str, text: str) -> list[str]:
 
     words = [part.strip() for part in (several(text) if name == "on" else text.split(","))]
     if not all(words):
-        raise BadInput(f"{name}: an empty name in {text!r}, write names with one comma between them")
+        raise BadInput("bad-name", f"{name}: an empty name in {text!r}, write names with one comma between them")
     return words
 
 
@@ -101,7 +101,7 @@ def _with_choices(field: Field) -> str:
 def step_of(options: Mapping[str, Any], verb: Verb) -> StepSpec:
     """The step that the options of a command line describe, checked before the slow import of torch."""
     if options.get("total_batch") is not None and _is_typed("batch"):
-        raise BadInput(BOTH_BATCHES)
+        raise BadInput("two-batches", BOTH_BATCHES)
     values = {}
     for field in fields_for(verb):
         value = options[field.name]
@@ -131,7 +131,10 @@ def _is_typed(name: str) -> bool:
 
 def one_shape(shapes: tuple[str, ...]) -> str:
     if len(shapes) > 1:
-        raise BadInput("only one --input: for a model with several inputs let the factory return (module, inputs)")
+        raise BadInput(
+            "too-many-inputs",
+            "only one --input: for a model with several inputs let the factory return (module, inputs)",
+        )
     return shapes[0]
 
 
@@ -139,7 +142,9 @@ def whole_numbers(field: Field, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise BadInput(f"{field.option} wants whole numbers such as 8 or 1,8,64, got {text!r}") from None
+        raise BadInput(
+            "not-a-whole-number", f"{field.option} wants whole numbers such as 8 or 1,8,64, got {text!r}"
+        ) from None
 
 
 def run_options(what: str) -> Decorator:
@@ -154,14 +159,16 @@ def check_run(spec: StepSpec, options: Mapping[str, Any], what: str) -> None:
     for name in ("epochs", "dataset_size"):
         check_positive(name, options[name])
     if bool(options["epochs"]) != bool(options["dataset_size"]):
-        raise BadInput(f"--epochs and --dataset-size go together: both are needed for the {what} of a run")
+        raise BadInput(
+            "option-needs-another", f"--epochs and --dataset-size go together: both are needed for the {what} of a run"
+        )
     if options["epochs"] is not None and spec.step != "train":
-        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs out")
+        raise BadInput("option-needs-another", "--epochs goes with --step=train: add it, or leave --epochs out")
 
 
 def check_positive(name: str, value: int | None) -> None:
     if value is not None and value < 1:
-        raise BadInput(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        raise BadInput("out-of-range", f"--{name.replace('_', '-')} must be at least 1, got {value}")
 
 
 def typed_command() -> str:

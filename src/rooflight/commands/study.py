@@ -117,7 +117,9 @@ def _asked(what: str, options: Mapping[str, Any]) -> tuple[str | list[str], dict
     axes |= {name: options[name] for name in ("measure", "repeat", "timeout_s") if options[name] is not None}
     if what.endswith(".toml") or Path(what).is_dir():
         if axes:
-            raise BadInput(f"{what} has its own plan: leave --{next(iter(axes)).removesuffix('_s')} out")
+            raise BadInput(
+                "plan-has-a-grid", f"{what} has its own plan: leave --{next(iter(axes)).removesuffix('_s')} out"
+            )
         return what, {}
     return words_of("MODEL", what), axes
 
@@ -127,14 +129,17 @@ def _launcher(options: Mapping[str, Any]) -> LocalLauncher | SlurmLauncher:
 
     if options["launcher"] == "slurm":
         if options["workers"] is not None:
-            raise BadInput("--workers is for --launcher local: --max-parallel says how many cells Slurm runs at a time")
+            raise BadInput(
+                "option-not-applicable",
+                "--workers is for --launcher local: --max-parallel says how many cells Slurm runs at a time",
+            )
         from rooflight.study.slurm.launcher import SlurmLauncher
 
         return SlurmLauncher(options, status=say)
     of_slurm = (*NAMED, "max_parallel", "slurm", "setup", "python", "cancel")
     given = [name for name in of_slurm if options[name] not in (None, (), False)]
     if given:
-        raise BadInput(f"--{given[0].replace('_', '-')} goes with --launcher slurm")
+        raise BadInput("option-needs-another", f"--{given[0].replace('_', '-')} goes with --launcher slurm")
     check_positive("workers", options["workers"])
     from rooflight.study.local import LocalLauncher
 
@@ -151,7 +156,9 @@ def _cancel(what: str, options: Mapping[str, Any]) -> None:
 
     launcher = _launcher(options)
     if not isinstance(launcher, SlurmLauncher) or not Path(what).is_dir():
-        raise BadInput("--cancel takes a study's folder: rooflight study FOLDER --launcher slurm --cancel")
+        raise BadInput(
+            "no-study-folder", "--cancel takes a study's folder: rooflight study FOLDER --launcher slurm --cancel"
+        )
     count = launcher.cancel(Path(what))
     say(f"took {count:,} {'task' if count == 1 else 'tasks'} from Slurm; what was finished is kept")
 

@@ -107,9 +107,9 @@ def derive(ledger: Ledger, path: str, *, rows: Sequence[str] | None = None, note
         )
         return Derivation(ledger, path, module, inside, (*notes, said))
     if module is None and path not in OUTSIDE:
-        raise BadInput(f"no layer {path!r} in {ledger.header.model}")
+        raise BadInput("unknown-layer", f"no layer {path!r} in {ledger.header.model}")
     kind = module.type if module else "phase"
-    raise BadInput(f"{path} runs nothing in this step (a {kind} may be idle outside training)")
+    raise BadInput("idle-layer", f"{path} runs nothing in this step (a {kind} may be idle outside training)")
 
 
 def _inside_fused(ledger: Ledger, path: str) -> tuple[OpDerivation, ...]:

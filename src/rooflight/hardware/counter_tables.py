@@ -146,7 +146,9 @@ def _family(chip: str) -> _ChipFamily:
     for family in _FAMILIES:
         if re.fullmatch(family.chips, chip.upper()):
             return family
-    raise CannotMeasure(f"rooflight has no table of counters for the chip {chip}: measure with --counters=none")
+    raise CannotMeasure(
+        "no-counter-table", f"rooflight has no table of counters for the chip {chip}: measure with --counters=none"
+    )
 
 
 # A compute capability does not tell TU116 and TU117, which have no tensor counters, from the others of 7.5. Thor is
@@ -169,7 +171,7 @@ def no_table(capability: str) -> str:
 def chip_of(capability: str) -> str:
     """The chip behind a compute capability such as `9.0`, as far as counters are concerned."""
     if capability not in CHIPS_BY_CAPABILITY:
-        raise CannotMeasure(f"{no_table(capability)}: measure with --counters=none")
+        raise CannotMeasure("no-counter-table", f"{no_table(capability)}: measure with --counters=none")
     return CHIPS_BY_CAPABILITY[capability]
 
 

@@ -49,7 +49,7 @@ def _vendor(text: str) -> str:
     for vendor in _VENDORS:
         if vendor.casefold() == text.strip().casefold():
             return vendor
-    raise BadInput(f"vendor={text.strip()} is none that is known: write one of {', '.join(_VENDORS)}")
+    raise BadInput("unknown-choice", f"vendor={text.strip()} is none that is known: write one of {', '.join(_VENDORS)}")
 
 
 def parse(text: str) -> Device:
@@ -63,7 +63,9 @@ def parse(text: str) -> Device:
     if not core.is_known:
         lacking.append("fp32=91.6T (or all of sms, clock and capability)")
     if lacking:
-        raise BadInput(f"{text.strip()!r} does not describe a device yet: add {' and '.join(lacking)}")
+        raise BadInput(
+            "incomplete-device", f"{text.strip()!r} does not describe a device yet: add {' and '.join(lacking)}"
+        )
     vendor, name = _vendor(given.get("vendor", _VENDORS[0])), given.get("name", _NAME)
     cores, tensor = _tables(peaks, core)
     device = Device(
@@ -94,17 +96,19 @@ def _given(text: str) -> dict[str, str]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         key, mark, value = (word.strip() for word in part.partition("="))
         if not mark:
-            raise BadInput(f"{part!r} in {text.strip()!r} has no value: write key=value, as {EXAMPLE}")
+            raise BadInput("missing-value", f"{part!r} in {text.strip()!r} has no value: write key=value, as {EXAMPLE}")
         if key not in _KEYS:
             near = difflib.get_close_matches(key.casefold(), _KEYS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_KEYS)}"
-            raise BadInput(f"{key}= describes nothing of a device: {hint}")
+            raise BadInput("unknown-key", f"{key}= describes nothing of a device: {hint}")
         if key in given:
-            raise BadInput(f"{key}= is given twice: put ; between the descriptions of two devices")
+            raise BadInput("duplicate-value", f"{key}= is given twice: put ; between the descriptions of two devices")
         if not value:
-            raise BadInput(f"{key}= has no value: write {_LIKE[key]}")
+            raise BadInput("missing-value", f"{key}= has no value: write {_LIKE[key]}")
         if key == "name" and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+ -]*", value):
-            raise BadInput(f"name={value}: a name has letters, digits, dots and hyphens: write {_LIKE[key]}")
+            raise BadInput(
+                "bad-name", f"name={value}: a name has letters, digits, dots and hyphens: write {_LIKE[key]}"
+            )
         given[key] = value
     return given
 
@@ -112,17 +116,17 @@ def _given(text: str) -> dict[str, str]:
 def _read(key: str, value: str) -> float:
     match = _NUMBER.fullmatch(value)
     if match is None:
-        raise BadInput(f"{key}={value} is no number: write {_LIKE[key]}")
+        raise BadInput("not-a-number", f"{key}={value} is no number: write {_LIKE[key]}")
     number, unit = Decimal(match[1].replace("_", "")), match[2].strip()
     in_si = not unit and "e" in match[1].lower()  # as messages write it: 4.5e+14
     factor = 1.0 if in_si else _READERS.get(key, _flops)(unit)
     if factor is None:
         what = f"{unit} is no unit of {_WHAT.get(key, 'a peak')}" if unit else "it has no unit"
-        raise BadInput(f"{key}={value}: {what}, write {_LIKE[key]}")
+        raise BadInput("bad-quantity", f"{key}={value}: {what}, write {_LIKE[key]}")
     if key == "sms" and number % 1:
-        raise BadInput(f"sms={value} is not a whole number: write {_LIKE[key]}")
+        raise BadInput("not-a-whole-number", f"sms={value} is not a whole number: write {_LIKE[key]}")
     if not 0 < (found := float(number) * factor) < math.inf:
-        raise BadInput(f"{key}={value} is not a number that a device can have: write {_LIKE[key]}")
+        raise BadInput("out-of-range", f"{key}={value} is not a number that a device can have: write {_LIKE[key]}")
     return found
 
 
@@ -174,7 +178,9 @@ def _capability(value: str | None) -> int | None:
     match = re.fullmatch(r"(\d\d?)\.(\d)|(\d\d\d?)", value)
     if match is None or (found := int(match[3] or f"{match[1]}{match[2]}")) not in LANES:
         known = ", ".join(map(str, LANES))
-        raise BadInput(f"capability={value} is none that rooflight knows: one of {known}, as 89 for 8.9")
+        raise BadInput(
+            "unknown-choice", f"capability={value} is none that rooflight knows: one of {known}, as 89 for 8.9"
+        )
     return found
 
 
@@ -270,7 +276,7 @@ def _checked(device: Device) -> Device:
         line = error.text
         for field, key in _FIELDS.items():
             line = line.replace(field, key)
-        raise BadInput(line) from None
+        raise error.reworded(line) from None
 
 
 _READERS: dict[str, Callable[[str], float | None]] = {

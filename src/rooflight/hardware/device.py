@@ -105,7 +105,7 @@ def read(path: str | Path) -> Device:
     try:
         content = files.read_bytes(Path(path), what="device")
     except BadFile as error:
-        raise BadInput(f"{error}, or name a device of `rooflight list devices`") from error
+        raise BadInput(error.code, f"{error}, or name a device of `rooflight list devices`") from error
     return parse(content, str(path))
 
 
@@ -117,7 +117,7 @@ def parse(content: bytes, where: str) -> Device:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise _no_device(where, f"is not TOML: {_one_line(error)}") from error
     except msgspec.ValidationError as error:
-        raise BadInput(f"{where}: {_explained(str(error))}") from error
+        raise BadInput("bad-device-file", f"{where}: {_explained(str(error))}") from error
     except RecursionError:
         raise _no_device(where, "has arrays or tables inside one another without end") from None
     except (ValueError, OverflowError):  # whole numbers of more digits than Python reads, or than a float holds
@@ -126,7 +126,7 @@ def parse(content: bytes, where: str) -> Device:
 
 
 def _no_device(where: str, why: str) -> BadInput:
-    return BadInput(f"{where} {why}; docs/devices.md shows how a device is described")
+    return BadInput("bad-device-file", f"{where} {why}; docs/devices.md shows how a device is described")
 
 
 def checked(device: Device, where: str) -> Device:
@@ -134,12 +134,17 @@ def checked(device: Device, where: str) -> Device:
     named = figures(device)
     for key, figure in named:
         if not figure.source.strip():
-            raise BadInput(f"{where}: {key} has no source: say where the value was read, or how it was computed")
+            raise BadInput(
+                "bad-device-file", f"{where}: {key} has no source: say where the value was read, or how it was computed"
+            )
         if not plausible.is_date(figure.date):
-            raise BadInput(f"{where}: {key} has the date {figure.date!r}: write the day it was read as 2026-11-15")
+            raise BadInput(
+                "bad-device-file",
+                f"{where}: {key} has the date {figure.date!r}: write the day it was read as 2026-11-15",
+            )
     problem = plausible.problem(device, named)
     if problem is not None:
-        raise BadInput(f"{where}: {problem}")
+        raise BadInput("bad-device-file", f"{where}: {problem}")
     return device
 
 

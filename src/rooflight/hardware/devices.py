@@ -72,7 +72,9 @@ def find(text: str) -> Device:
         device = described.parse(text)
         if device.name in names():
             raise BadInput(
-                f"name={device.name} is a device that rooflight knows: give its name alone, or the numbers another name"
+                "device-name-taken",
+                f"name={device.name} is a device that rooflight knows: give its name alone, or the "
+                "numbers another name",
             )
         return device
     if text.endswith(_ENDING) or "/" in text or "\\" in text:
@@ -88,8 +90,9 @@ def find(text: str) -> Device:
     if several is not None and (count := several[1] or several[3]) and _called(several[2]) is not None:
         hint = f"{count} of them are --on {several[2]} --gpus {count}; "
     raise BadInput(
+        "unknown-device",
         f"there is no device {text!r}: {hint}`rooflight list devices` shows all, and a .toml file describes another, "
-        f"or a few numbers: {described.EXAMPLE}"
+        f"or a few numbers: {described.EXAMPLE}",
     )
 
 

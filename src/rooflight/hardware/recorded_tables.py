@@ -49,9 +49,9 @@ class TableFormat(Generic[Table]):
             text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
             table = self._of_this_version(text, source)
         except (msgspec.MsgspecError, OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-            raise BadInput(f"{source} is no {self.what} file: {error}; {self.remedy}") from None
+            raise BadInput("damaged-file", f"{source} is no {self.what} file: {error}; {self.remedy}") from None
         if (fault := self.fault_of(table)) is not None:
-            raise BadInput(f"{source}: {fault}; {self.after_fault}")
+            raise BadInput("damaged-file", f"{source}: {fault}; {self.after_fault}")
         return table
 
     def _of_this_version(self, text: bytes, source: str) -> Table:
@@ -68,14 +68,15 @@ class TableFormat(Generic[Table]):
     def _check_version(self, version: object, source: str) -> None:
         if version != self.version:
             raise BadInput(
-                f"{source}: {self.what} format {_short(version)}, this rooflight reads {self.version}; {self.remedy}"
+                "unknown-format",
+                f"{source}: {self.what} format {_short(version)}, this rooflight reads {self.version}; {self.remedy}",
             )
 
     def read(self, path: Path) -> Table:
         try:
             content = files.read_bytes(path, what=self.what)
         except BadFile as error:
-            raise BadInput(f"{error}, or {self.remedy}") from None
+            raise BadInput(error.code, f"{error}, or {self.remedy}") from None
         return self.decode(content, str(path))
 
     def shipped(self, name: str, source: str) -> Table | None:

@@ -108,7 +108,8 @@ class Roofs:
             slopes = [slope for slope in self.memory if slope.level == level and slope.measured <= measured]
             if not slopes:
                 raise BadInput(
-                    f"the bandwidth of the {level.upper()} of {self.device.title} is not known: calibrate it"
+                    "unknown-bandwidth",
+                    f"the bandwidth of the {level.upper()} of {self.device.title} is not known: calibrate it",
                 )
             self._slopes[key] = max(slopes, key=lambda slope: slope.measured)
         return self._slopes[key]
@@ -132,7 +133,9 @@ class Roofs:
         of_unit = [roof for roof in self.compute if (roof.unit, roof.precision) == (unit, precision)]
         roofs = [roof for roof in of_unit if roof.measured <= measured]
         if not roofs:
-            raise BadInput(f"{self.device.title} has no peak for {precision} on its {unit_name(self.device, unit)}")
+            raise BadInput(
+                "unknown-peak", f"{self.device.title} has no peak for {precision} on its {unit_name(self.device, unit)}"
+            )
         return max(roofs, key=lambda roof: roof.measured)
 
 
@@ -172,7 +175,7 @@ def _matrix_unit(device: Device, precision: str) -> tuple[Unit, str]:
         if candidate in device.core_flops_per_s:
             return "core", candidate
     has = sorted({*device.tensor_flops_per_s, *device.core_flops_per_s})
-    raise BadInput(f"{device.title} has no units for {name} matrix work: it has {', '.join(has)}")
+    raise BadInput("no-matrix-units", f"{device.title} has no units for {name} matrix work: it has {', '.join(has)}")
 
 
 def ridge(roof: Roof, slope: Slope) -> float:

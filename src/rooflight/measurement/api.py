@@ -103,8 +103,9 @@ def measure(
     spec = msgspec.structs.replace(spec, compile=spec.compile or compile_mode is not None)
     if spec.compile and spec.graphs:
         raise BadInput(
+            "option-conflict",
             "a compiled step is not captured as one CUDA graph here: choose one of --compile and --graphs "
-            "(--compile-mode=reduce-overhead uses graphs by itself)"
+            "(--compile-mode=reduce-overhead uses graphs by itself)",
         )
     options = MeasureOptions(
         counters=counters,
@@ -121,13 +122,16 @@ def measure(
     model = cast("str | nn.Module | StepSpec", model)
     if total_batch is not None:
         if step.get("batch") is not None:
-            raise BadInput(BOTH_BATCHES)
+            raise BadInput("two-batches", BOTH_BATCHES)
         spec = with_part_of(spec, total_batch, spec.gpus)
     several = spec.gpus > 1
     if several:
         refuse_for_several(live=isinstance(model, nn.Module), options=options, device=device)
     elif counters == "ncu":
-        raise BadInput("ncu needs a process of its own: use the command line, `rooflight measure --counters ncu`")
+        raise BadInput(
+            "needs-own-process",
+            "ncu needs a process of its own: use the command line, `rooflight measure --counters ncu`",
+        )
     called = [*(f"{POSITIONAL}{place}" for place in range(len(inputs))), *(kwargs or ())]
     live = called if isinstance(model, nn.Module) else None
     command = command or _asked(spec, options, live=live, device=device)
@@ -201,8 +205,9 @@ def placed_workload(
         return workload
     if isinstance(model, nn.Module):
         raise BadInput(
+            "needs-a-model-name",
             "--channels-last is for a model by name: a live module is left as it is; put it and its inputs "
-            "into it yourself with .to(memory_format=torch.channels_last)"
+            "into it yourself with .to(memory_format=torch.channels_last)",
         )
 
     def laid_out(leaf: Any) -> Any:
@@ -256,10 +261,16 @@ def _measure_program(
     wanted = where if asked is None else _parsed(asked)
     if wanted.type != where.type:
         if wanted.type != "cuda" or not torch.cuda.is_available():
-            raise BadInput(f"the step's tensors are on {where}, not on {asked}: move them first, or leave device out")
+            raise BadInput(
+                "wrong-device",
+                f"the step's tensors are on {where}, not on {asked}: move them first, or leave device out",
+            )
         where = _device("", (), asked)  # where it moves them itself
     if options.counters == "ncu":
-        raise BadInput("ncu needs a process of its own, and a step of yours is in this one: use counters='cupti'")
+        raise BadInput(
+            "needs-own-process",
+            "ncu needs a process of its own, and a step of yours is in this one: use counters='cupti'",
+        )
     if where.type != "cuda":
         _refuse_what_needs_a_gpu(options, graphs=False)
     conditions = Conditions(str(where))
@@ -302,7 +313,9 @@ def _measure_staged(
             execution.prepare()
             if isinstance(stage, ProgramStage) and on != "cuda" and _gpu_allocations() > allocated:
                 raise BadInput(
-                    "the step moves its tensors to the GPU itself: measure it there, as in measure(step, device='cuda')"
+                    "moves-to-gpu",
+                    "the step moves its tensors to the GPU itself: measure it there, as in "
+                    "measure(step, device='cuda')",
                 )
             if execution.runs_compiled_code:
                 options = replace(options, execution="compile")
@@ -381,23 +394,30 @@ def _device(model: str | nn.Module | StepSpec, inputs: Any, asked: str | None) -
         places = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
         places = places or {leaf.device for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)}
         if len(places) > 1:
-            raise BadInput(f"the model lies on {len(places)} devices: measure it on one (model.to('cuda'))")
+            raise BadInput(
+                "several-devices", f"the model lies on {len(places)} devices: measure it on one (model.to('cuda'))"
+            )
         spot = places.pop() if places else _parsed(asked or _default_device())
         wanted = _parsed(asked) if asked is not None else spot
         if wanted.type != spot.type or wanted.index not in (None, spot.index):
-            raise BadInput(f"the model is on {spot}, not on {asked}: move it first")
+            raise BadInput("wrong-device", f"the model is on {spot}, not on {asked}: move it first")
     else:
         spot = _parsed(asked or _default_device())
     if spot.type not in ("cuda", "cpu"):
-        raise BadInput(f"cannot measure on {spot.type}: use cuda, cuda:1 or cpu")
+        raise BadInput("unknown-device", f"cannot measure on {spot.type}: use cuda, cuda:1 or cpu")
     if any(leaf.is_meta for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)):
-        raise BadInput("an input has no data (it is on meta): measure with real tensors, or use rooflight.estimate")
+        raise BadInput(
+            "meta-input", "an input has no data (it is on meta): measure with real tensors, or use rooflight.estimate"
+        )
     if spot.type == "cuda" and not torch.cuda.is_available():
         raise CannotMeasure(
-            "torch sees no GPU: measure on the CPU (--device=cpu), or ask `rooflight doctor` what is missing"
+            "no-gpu", "torch sees no GPU: measure on the CPU (--device=cpu), or ask `rooflight doctor` what is missing"
         )
     if spot.type == "cuda" and spot.index is not None and spot.index >= torch.cuda.device_count():
-        raise BadInput(f"there is no {spot}: torch sees {torch.cuda.device_count()} GPU(s), the first is cuda:0")
+        raise BadInput(
+            "gpu-out-of-range",
+            f"there is no {spot}: torch sees {torch.cuda.device_count()} GPU(s), the first is cuda:0",
+        )
     return spot
 
 
@@ -413,7 +433,8 @@ def _refuse_what_needs_a_gpu(options: MeasureOptions, *, graphs: bool) -> None:
     }
     if asked := [name for name, wished in wishes.items() if wished]:
         raise BadInput(
-            f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU; leave it out"
+            "option-needs-gpu",
+            f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU; leave it out",
         )
 
 
@@ -421,7 +442,7 @@ def _parsed(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError:
-        raise BadInput(f"unknown device {name!r}: use cuda, cuda:1 or cpu") from None
+        raise BadInput("unknown-device", f"unknown device {name!r}: use cuda, cuda:1 or cpu") from None
 
 
 def _default_device() -> str:

@@ -49,17 +49,19 @@ def refuse_for_several(*, live: bool, options: MeasureOptions, device: str | Non
     """What has no meaning where several processes run the step."""
     if live:
         raise BadInput(
+            "needs-a-model-name",
             "--gpus is for a model by name: wrap your module into DistributedDataParallel yourself, and measure it "
-            "under torchrun"
+            "under torchrun",
         )
     if device is not None and ":" in device:
         raise BadInput(
+            "wrong-device",
             f"{device} is one device, and --gpus takes several from the first on: write "
-            f"--on={device.partition(':')[0]} (CUDA_VISIBLE_DEVICES says which are there)"
+            f"--on={device.partition(':')[0]} (CUDA_VISIBLE_DEVICES says which are there)",
         )
     usual = MeasureOptions(repeat=options.repeat, execution=options.execution, compile_mode=options.compile_mode)
     if options.counters not in ("auto", "none") or replace(options, counters="auto") != usual:
-        raise BadInput(f"{NO_COUNTERS}: leave what is asked of them out, or --gpus")
+        raise BadInput("option-conflict", f"{NO_COUNTERS}: leave what is asked of them out, or --gpus")
 
 
 def measure_replicas(
@@ -98,13 +100,16 @@ def check_replicas(spec: StepSpec, on: str) -> None:
     """All that can be refused before a process is started."""
     if spec.step != "train":
         raise BadInput(
+            "not-a-training-step",
             "--gpus measures a training step, whose gradients are shared: inference on several GPUs is as many times "
-            "that on one; add --step=train, or leave --gpus out"
+            "that on one; add --step=train, or leave --gpus out",
         )
     if spec.graphs or spec.compile:
-        raise BadInput("--gpus measures the eager step: leave --compile and --graphs out")
+        raise BadInput("option-conflict", "--gpus measures the eager step: leave --compile and --graphs out")
     if own := [name for name in ("loss", "optimizer") if is_own(getattr(spec, name))]:
-        raise BadInput(f"--gpus takes the {own[0]} by its name: your own is not there in the other processes")
+        raise BadInput(
+            "needs-a-name", f"--gpus takes the {own[0]} by its name: your own is not there in the other processes"
+        )
     if on != "cuda":
         return
     import torch
@@ -112,8 +117,9 @@ def check_replicas(spec: StepSpec, on: str) -> None:
     there = torch.cuda.device_count()
     if there < spec.gpus:
         raise CannotMeasure(
+            "too-few-gpus",
             f"{spec.gpus} GPUs are asked for, and torch sees {there}: `{spec.command('predict', on='DEVICE')}` "
-            f"predicts it, and --device=cpu runs {spec.gpus} processes on the processor"
+            f"predicts it, and --device=cpu runs {spec.gpus} processes on the processor",
         )
 
 

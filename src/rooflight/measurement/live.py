@@ -152,7 +152,7 @@ class StepWatch:
             self._memory = gpu_memory.OpMemoryObserver()
             try:
                 if is_busy:
-                    raise CannotMeasure(_BUSY)
+                    raise CannotMeasure("profiler-busy", _BUSY)
                 self._profile.enter_context(running_profile(self._trace.append, cuda=True))
             except CannotMeasure as reason:
                 self.notes.append(f"kernels not measured: {reason}")
@@ -267,7 +267,10 @@ class StepWatch:
         """What was recorded; `step`: what else is known of the whole step."""
         recording = self._recording
         if recording is None:
-            raise BadInput("nothing is recorded yet: the ledger is there when `with rooflight.record()` is left")
+            raise BadInput(
+                "nothing-recorded",
+                "nothing is recorded yet: the ledger is there when `with rooflight.record()` is left",
+            )
         said = [*self.notes, *self._findings.notes, *notes]
         header = program_header(recording, self._options, self._target, math_modes(self._target), said)
         header = replace(
@@ -319,7 +322,10 @@ class LiveRecording:
     def ledger(self) -> Ledger:
         """One row for every op that ran inside; an error where it is still running."""
         if self._watch is None:
-            raise BadInput("nothing is recorded yet: put `with rooflight.record() as recording:` around the code")
+            raise BadInput(
+                "nothing-recorded",
+                "nothing is recorded yet: put `with rooflight.record() as recording:` around the code",
+            )
         if self._ledger is None:
             self._ledger = self._watch.ledger()
         return self._ledger

@@ -82,9 +82,12 @@ def chip_of(target: str) -> str:
 
 def check_can_count(target: str) -> None:
     if target == "cpu":
-        raise BadInput("ncu: only on an NVIDIA GPU, and the step is measured on the CPU; leave --counters ncu out")
+        raise BadInput(
+            "option-needs-gpu",
+            "ncu: only on an NVIDIA GPU, and the step is measured on the CPU; leave --counters ncu out",
+        )
     if find_ncu() is None:
-        raise CannotMeasure("ncu is not on PATH: install Nsight Compute, or measure with --counters=cupti")
+        raise CannotMeasure("no-ncu", "ncu is not on PATH: install Nsight Compute, or measure with --counters=cupti")
     chip_of(target)
 
 
@@ -108,7 +111,9 @@ def count(ledger: Ledger, step: Sequence[str], options: MeasureOptions) -> Ledge
             kernels = read(log).kernels
         except BadFile as error:
             reason = str(error).replace(f"{log}", "ncu's output")
-            raise CannotMeasure(f"ncu counted nothing (exit code {ended.returncode}): {reason}") from error
+            raise CannotMeasure(
+                "nothing-counted", f"ncu counted nothing (exit code {ended.returncode}): {reason}"
+            ) from error
     counted = attributed(ledger, kernels)
     if not ended.returncode:
         return counted
@@ -199,21 +204,23 @@ def find_op(ops: Sequence[Op], text: str) -> Op:
         if op_name(op) == text:
             return op
     if not text:
-        raise BadInput("no op was named: give its number (`index` in --json), MODULE or MODULE:OP")
+        raise BadInput("unknown-op", "no op was named: give its number (`index` in --json), MODULE or MODULE:OP")
     if text.isdecimal():
         if int(text) >= len(ops):
-            raise BadInput(f"there is no op {text}: the step has ops 0 to {len(ops) - 1}")
+            raise BadInput("unknown-op", f"there is no op {text}: the step has ops 0 to {len(ops) - 1}")
         return ops[int(text)]
     module, _, name = text.partition(":")
     computing = [op for op in ops if op.kind == "compute"]
     inside = [op for op in computing if op.module == module and (not name or name in op.name)]
     below = [op.module for op in computing if op.module.startswith(f"{module}.")]
     if not inside and below:
-        raise BadInput(f"{module} has no op of its own, but {len(below)} below it: name one, such as {below[0]}")
+        raise BadInput(
+            "ambiguous-op", f"{module} has no op of its own, but {len(below)} below it: name one, such as {below[0]}"
+        )
     if not inside:
         near = difflib.get_close_matches(module, {op.module for op in computing}, n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "give its number (`index` in --json) or MODULE:OP"
-        raise BadInput(f"no op in {text!r}: {hint}")
+        raise BadInput("unknown-op", f"no op in {text!r}: {hint}")
     with_matrices = [op for op in inside if op.cost is not None and op.cost.flops]
     return (with_matrices or inside)[0]
 
@@ -224,7 +231,7 @@ def find_op(ops: Sequence[Op], text: str) -> Op:
 def run_profiled_step(workload: Workload, options: TraceOptions, *, only: str | None) -> None:
     """Run the step with every op in its range, or with the profiler on for the op `only` alone."""
     if options.on != "cuda":
-        raise CannotMeasure("an outer profiler is for a step on a GPU: there is none here")
+        raise CannotMeasure("no-gpu", "an outer profiler is for a step on a GPU: there is none here")
     with staged(workload, options) as stage:
         stage.keep()
         stage.run()

@@ -100,7 +100,7 @@ def _counted(stage: ProgramStage, ledger: Ledger, options: MeasureOptions, progr
     with closing(OpCounterPasses(ledger.ops, busy, levels=options.levels)) as passes:
         while not passes.complete:
             if passes.passes > _MOST_PASSES:
-                raise CannotMeasure(f"{passes.passes} steps did not bring all counters")
+                raise CannotMeasure("passes-missing", f"{passes.passes} steps did not bring all counters")
             progress("counters", passes.passes, passes.passes + 1)
             passes.begin()
             try:
@@ -117,7 +117,7 @@ def _flops_counted(stage: ProgramStage, ledger: Ledger, options: MeasureOptions,
     """With what a processor counts, one quantity a step."""
     reason = perf_events.available()
     if reason is not None:
-        raise CannotMeasure(reason)
+        raise CannotMeasure("nothing-counted", reason)
     counted: dict[Key, dict[str, Value]] = {}
     wanted = perf_events.quantities()
     for number, quantity in enumerate(wanted):

@@ -37,11 +37,15 @@ class MeasureOptions:
     def __post_init__(self) -> None:
         _REPEAT.read(self.repeat)
         if self.counters not in COUNTER_BACKENDS:
-            raise BadInput(f"unknown counters {self.counters!r}; known: {', '.join(COUNTER_BACKENDS)}")
+            raise BadInput(
+                "unknown-choice", f"unknown counters {self.counters!r}; known: {', '.join(COUNTER_BACKENDS)}"
+            )
         if wrong := [level for level in self.levels if level not in LEVELS]:
-            raise BadInput(f"unknown level {wrong[0]!r}; known: {', '.join(LEVELS)}")
+            raise BadInput("unknown-choice", f"unknown level {wrong[0]!r}; known: {', '.join(LEVELS)}")
         if self.counters == "none" and (self.metrics or self.per_kernel or self.spread):
-            raise BadInput("--metrics, --per-kernel and --spread need counters: leave --counters=none out")
+            raise BadInput(
+                "option-conflict", "--metrics, --per-kernel and --spread need counters: leave --counters=none out"
+            )
 
     @property
     def profiled_runs(self) -> int:

@@ -123,7 +123,10 @@ def decode(content: bytes, *, source: str) -> StepTrace:
     trace = decode_kineto(content, name=source)
     for work in trace.work:
         if not isinstance(work.args.correlation, int) or not isinstance(work.args.stream, int):
-            raise BadFile(f"{source} has no correlation or no stream for {work.name[:60]!r}: is this torch newer?")
+            raise BadFile(
+                "unknown-format",
+                f"{source} has no correlation or no stream for {work.name[:60]!r}: is this torch newer?",
+            )
     return StepTrace.of(trace)
 
 
@@ -132,7 +135,9 @@ def prepare_profiler() -> None:
     import torch
 
     if torch.autograd._profiler_enabled():
-        raise CannotMeasure("torch's profiler is running already, and would be ended: measure outside of it")
+        raise CannotMeasure(
+            "profiler-busy", "torch's profiler is running already, and would be ended: measure outside of it"
+        )
     # Else torch 2.13's profiler writes a line to the terminal at every start and stop; it reads the level once.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     _let_children_end()
@@ -174,8 +179,9 @@ def profiled(run: Callable[[], None], *, cuda: bool) -> StepTrace:
         run()
     if cuda and not traces[0].work:
         raise CannotMeasure(
+            "no-gpu-kernels",
             "torch's profiler saw no kernel: stop other profilers on this GPU (nsys, ncu, DCGM); "
-            "`rooflight doctor` says who holds it"
+            "`rooflight doctor` says who holds it",
         )
     return traces[0]
 
@@ -187,7 +193,9 @@ def running_profile(done: Callable[[StepTrace], None], *, cuda: bool) -> Iterato
     from torch.profiler import ProfilerActivity, profile
 
     if cuda and not torch.cuda.is_available():
-        raise CannotMeasure("torch sees no CUDA device, so there is no GPU timeline: `rooflight doctor` says why")
+        raise CannotMeasure(
+            "no-gpu", "torch sees no CUDA device, so there is no GPU timeline: `rooflight doctor` says why"
+        )
     prepare_profiler()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with _without_its_warning():
@@ -272,7 +280,8 @@ def _exported(profiler: Any) -> StepTrace:
             content = path.read_bytes()
         except (OSError, RuntimeError) as error:
             raise CannotMeasure(
+                "write-failed",
                 f"torch's profiler could not write its trace below {tempfile.gettempdir()} ({error}): is the disk "
-                "full? TMPDIR names another place"
+                "full? TMPDIR names another place",
             ) from error
     return decode(content, source="the trace of torch's profiler")

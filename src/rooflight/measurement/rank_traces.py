@@ -31,7 +31,10 @@ def read_logs(paths: Sequence[Path], *, device: str | None = None) -> Ledger:
     if len(files) > 1:
         traces = _traces(files)
         if traces is not None and device is not None:
-            raise BadInput(f"--device {device}: traces of several ranks name their GPUs themselves: leave --device out")
+            raise BadInput(
+                "option-not-applicable",
+                f"--device {device}: traces of several ranks name their GPUs themselves: leave --device out",
+            )
         if traces is not None:
             return _joined(files, traces)
     return read(*files, device=device)
@@ -43,7 +46,9 @@ def _files(path: Path) -> list[Path]:
     found = [file for file in path.iterdir() if file.is_file() and file.name.endswith(_TRACES)]
     if not found:
         raise BadFile(
-            f"{path} is a folder without traces (.json or .json.gz): give a file, or the folder that the ranks wrote to"
+            "no-traces",
+            f"{path} is a folder without traces (.json or .json.gz): give a file, or the folder that "
+            "the ranks wrote to",
         )
     return sorted(found, key=lambda file: (_rank_in(file) is None, _rank_in(file) or 0, file.name))
 
@@ -61,11 +66,16 @@ def _traces(files: Sequence[Path]) -> dict[int, KinetoTrace] | None:
         if rank is None:
             unknown.append(file)
         elif rank in traces:
-            raise BadInput(f"{file} is of rank {rank}, as another of the traces: give one trace of each rank")
+            raise BadInput(
+                "duplicate-rank", f"{file} is of rank {rank}, as another of the traces: give one trace of each rank"
+            )
         else:
             traces[rank] = trace
     if unknown and traces:
-        raise BadInput(f"{unknown[0]} does not tell its rank, as the others do: name it rankN.json, or leave it out")
+        raise BadInput(
+            "unknown-rank",
+            f"{unknown[0]} does not tell its rank, as the others do: name it rankN.json, or leave it out",
+        )
     return traces or None
 
 

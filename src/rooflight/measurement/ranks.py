@@ -49,7 +49,9 @@ def process_rank(environment: Mapping[str, str] = os.environ) -> ProcessRank:
             continue
         rank = _number(environment, rank_name)
         if rank >= world:
-            raise BadInput(f"{rank_name}={rank} is no rank of {world_name}={world}: ranks are counted from 0")
+            raise BadInput(
+                "bad-rank", f"{rank_name}={rank} is no rank of {world_name}={world}: ranks are counted from 0"
+            )
         return ProcessRank(rank, world, _number(environment, local_name) if environment.get(local_name) else rank)
     return ALONE
 
@@ -66,7 +68,10 @@ def shared_store() -> Any:
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment[name]
     if not (text.isascii() and text.isdecimal()):
-        raise BadInput(f"{name}={text!r} is no number: unset it, or let the launcher (torchrun, mpirun, srun) set it")
+        raise BadInput(
+            "not-a-number",
+            f"{name}={text!r} is no number: unset it, or let the launcher (torchrun, mpirun, srun) set it",
+        )
     return int(text)
 
 
@@ -95,8 +100,9 @@ def refuse_collectives(ops: Sequence[Op]) -> None:
     collective = next((op for op in ops if op.name.startswith(("c10d::", "_c10d_functional::"))), None)
     if collective is not None:
         raise CannotMeasure(
+            "step-with-collectives",
             f"the step talks to other ranks ({collective.name}), and a rank cannot repeat that alone: measure the "
-            "model without DDP or FSDP around it, or put a rooflight.region into the training loop"
+            "model without DDP or FSDP around it, or put a rooflight.region into the training loop",
         )
 
 
@@ -108,22 +114,24 @@ def join(ledgers: Sequence[Ledger]) -> Ledger:
     Modules and header are those of the lowest rank, which is the one that has counters unless asked otherwise.
     """
     if not ledgers:
-        raise BadInput("nothing to join: give the ledgers of all ranks")
+        raise BadInput("nothing-to-join", "nothing to join: give the ledgers of all ranks")
     ordered = sorted(ledgers, key=lambda ledger: ledger.header.rank)
     first = ordered[0].header
     ranks = [ledger.header.rank for ledger in ordered]
     if len(set(ranks)) != len(ranks):
         raise BadInput(
+            "duplicate-rank",
             f"rank {next(rank for rank in ranks if ranks.count(rank) > 1)} is there twice: give the "
-            "ledger of each rank once"
+            "ledger of each rank once",
         )
     for ledger in ordered:
         for name in ("model", "step", "dtype", "execution", "world"):
             ours, theirs = getattr(first, name), getattr(ledger.header, name)
             if ours != theirs:
                 raise BadInput(
+                    "different-runs",
                     f"the ledgers are of different runs: {name} is {ours} on rank {first.rank}, and {theirs} on rank "
-                    f"{ledger.header.rank}"
+                    f"{ledger.header.rank}",
                 )
     rows: dict[str, list[Any]] = {"storages": [], "ops": [], "kernels": [], "measurements": []}
     for ledger in ordered:

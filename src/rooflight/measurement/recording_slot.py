@@ -46,8 +46,9 @@ class RecordingSlot:
         with self._lock:
             if self._holder is not None:
                 raise AlreadyRecording(
+                    "already-recording",
                     "something is recorded already in this process: leave the first `with rooflight.record()` before "
-                    "another"
+                    "another",
                 )
             self._holder, self._thread = holder, threading.get_ident()
 

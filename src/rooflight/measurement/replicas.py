@@ -50,8 +50,9 @@ def run_replicas(
                 _refuse_failed(processes, folder)
                 if time.monotonic() > deadline:
                     raise CannotMeasure(
+                        "ranks-timed-out",
                         f"the {count} processes have not come to an end within {timeout_s:g} s, and were "
-                        "ended: take a smaller batch, or time fewer steps (--repeat)"
+                        "ended: take a smaller batch, or time fewer steps (--repeat)",
                     )
                 time.sleep(_LOOK_S)
             _refuse_failed(processes, folder)
@@ -80,7 +81,7 @@ def _refuse_failed(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -
     # One that says why comes before one that was only left alone.
     rank = next((rank for rank in failed if error_file(folder, rank).exists()), next(iter(failed)))
     why = _reason(folder, rank, failed[rank])
-    raise CannotMeasure(f"rank {rank} of {len(processes)} failed, and the others were ended: {why}")
+    raise CannotMeasure("rank-failed", f"rank {rank} of {len(processes)} failed, and the others were ended: {why}")
 
 
 def _reason(folder: Path, rank: int, code: int) -> str:

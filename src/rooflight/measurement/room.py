@@ -35,8 +35,9 @@ def refuse_what_cannot_fit(
             copy = "" if device != host else " and a copy of them" if where == host else " (a copy to restore from)"
             times = f" in each of {spec.gpus} processes" if spec.gpus > 1 and device == host else ""
             raise CannotMeasure(
+                "step-too-large",
                 f"{workload.name} needs {formatting.bytes_(nbytes)} for its {what}{copy}{times}, and {device} has "
-                f"{formatting.bytes_(free)} free: {instead}, or use a smaller model or dtype"
+                f"{formatting.bytes_(free)} free: {instead}, or use a smaller model or dtype",
             )
 
 

@@ -40,8 +40,9 @@ class SequenceDiffers(CannotMeasure):
         here = "ends" if self.found is None else f"launches {_short(self.found)}"
         there = "had ended" if self.expected is None else f"launched {_short(self.expected)}"
         super().__init__(
+            "step-not-repeatable",
             f"the step does not repeat its kernels: launch {self.position} of stream {stream}: {run} {here} where the "
-            f"marked run {there}; make the step deterministic (fixed inputs, no cudnn.benchmark, no random branches)"
+            f"marked run {there}; make the step deterministic (fixed inputs, no cudnn.benchmark, no random branches)",
         )
 
 

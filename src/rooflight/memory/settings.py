@@ -67,10 +67,11 @@ def parse(text: str) -> AllocatorSettings:
             field, read = _READERS[name]
             values[field] = read(name, value)
         elif name not in _KNOWN_ELSEWHERE:
-            raise BadInput(f"unknown allocator setting {name!r}; known: {', '.join(_READERS)}")
+            raise BadInput("unknown-key", f"unknown allocator setting {name!r}; known: {', '.join(_READERS)}")
         elif name == "backend" and value != "native":
             raise BadInput(
-                f"allocator backend {value!r} is not modelled, only torch's own: leave it out, or say backend:native"
+                "unknown-choice",
+                f"allocator backend {value!r} is not modelled, only torch's own: leave it out, or say backend:native",
             )
     # As torch has it: what is not split may exceed a request by a large segment, unless told otherwise.
     values.setdefault("max_non_split_rounding_bytes", values.get("large_segment_bytes", 20 * MIB))
@@ -80,8 +81,9 @@ def parse(text: str) -> AllocatorSettings:
         nbytes = getattr(settings, _READERS[name][0])
         if nbytes is not None and nbytes < segment:
             raise BadInput(
+                "out-of-range",
                 f"allocator setting {name} must be at least a large segment, which is {segment // MIB}, got "
-                f"{nbytes // MIB}"
+                f"{nbytes // MIB}",
             )
     return settings
 
@@ -92,21 +94,23 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     for part in filter(None, map(str.strip, re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", text))):
         name, colon, value = part.partition(":")
         if not colon:
-            raise BadInput(f"allocator setting {part!r} has no value: write NAME:VALUE,...")
+            raise BadInput("missing-value", f"allocator setting {part!r} has no value: write NAME:VALUE,...")
         pairs.append((name.strip(), value.strip()))
     return pairs
 
 
 def _truth(name: str, value: str) -> bool:
     if value not in ("True", "False"):
-        raise BadInput(f"allocator setting {name} must be True or False, got {value!r}")
+        raise BadInput("not-a-truth-value", f"allocator setting {name} must be True or False, got {value!r}")
     return value == "True"
 
 
 def _mib(name: str, value: str, *, least: int = 1) -> int:
     """In bytes."""
     if not value.isascii() or not value.isdigit() or int(value) < least:
-        raise BadInput(f"allocator setting {name} must be a whole number of at least {least}, got {value!r}")
+        raise BadInput(
+            "out-of-range", f"allocator setting {name} must be a whole number of at least {least}, got {value!r}"
+        )
     return int(value) * MIB
 
 
@@ -119,7 +123,7 @@ def _fraction(name: str, value: str, *, or_one: bool = False) -> float | None:
     if or_one and number == 1:
         return None
     if not 0 < number < 1:
-        raise BadInput(f"allocator setting {name} must lie between 0 and 1, got {value!r}")
+        raise BadInput("out-of-range", f"allocator setting {name} must lie between 0 and 1, got {value!r}")
     return number
 
 
@@ -130,7 +134,9 @@ def _divisions(name: str, value: str) -> tuple[int, ...]:
     if not value.startswith("["):
         return (_power(name, value),) * _INTERVALS
     if not value.endswith("]"):
-        raise BadInput(f"allocator setting {name}: the list has no end, write [256:1,512:2,>:4]; got {value!r}")
+        raise BadInput(
+            "bad-setting", f"allocator setting {name}: the list has no end, write [256:1,512:2,>:4]; got {value!r}"
+        )
     divisions = [0] * _INTERVALS
     last: int | None = None
     for entry in value.strip("[]").split(","):
@@ -153,7 +159,7 @@ def _parts(name: str, value: str) -> int:
 
 def _power(name: str, value: str) -> int:
     if not value.isascii() or not value.isdigit() or int(value) < 1 or int(value) & (int(value) - 1):
-        raise BadInput(f"allocator setting {name} takes powers of two, got {value!r}")
+        raise BadInput("bad-setting", f"allocator setting {name} takes powers of two, got {value!r}")
     return int(value)
 
 

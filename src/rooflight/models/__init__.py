@@ -60,21 +60,25 @@ def build(
     """
     for option, number in (("--batch", batch), ("--seq", seq), ("--past", past)):
         if number is not None and number > 10**9:
-            raise BadInput(f"{option}={number} is more than torch can count the elements of: give at most 1000000000")
+            raise BadInput(
+                "out-of-range",
+                f"{option}={number} is more than torch can count the elements of: give at most 1000000000",
+            )
         if number is not None and number < 1:
-            raise BadInput(f"{option} must be at least 1, got {number}")
+            raise BadInput("out-of-range", f"{option} must be at least 1, got {number}")
     if dtype not in DTYPES:
-        raise BadInput(f"unknown --dtype={dtype!r}; choose one of {', '.join(DTYPES)}")
+        raise BadInput("unknown-choice", f"unknown --dtype={dtype!r}; choose one of {', '.join(DTYPES)}")
     known_step = next((known for known in STEPS if known == step), None)
     if known_step is None:
-        raise BadInput(f"unknown --step={step!r}; choose one of {', '.join(STEPS)}")
+        raise BadInput("unknown-choice", f"unknown --step={step!r}; choose one of {', '.join(STEPS)}")
     if past is not None and step != "decode":
         raise BadInput(
-            f"--past={past} is for --step=decode; this step is {step!r}: add --step=decode, or leave --past out"
+            "option-needs-another",
+            f"--past={past} is for --step=decode; this step is {step!r}: add --step=decode, or leave --past out",
         )
     shape = _checked_shape(input_shape)
     if seq is not None and shape is not None and shape.kind == "int" and shape.dims != (seq,):
-        raise BadInput(f"--seq={seq} and --input={shape} name two lengths: give one of them")
+        raise BadInput("two-lengths", f"--seq={seq} and --input={shape} name two lengths: give one of them")
     return _load(
         ModelRequest(
             spec=spec,
@@ -98,7 +102,7 @@ def _checked_shape(shape: Sequence[int] | InputShape | str | None) -> InputShape
         return parse_input(shape)
     dims = tuple(shape)
     if not dims or any(size < 1 for size in dims):
-        raise BadInput(f"--input={'x'.join(map(str, dims))}: give at least one size, each at least 1")
+        raise BadInput("out-of-range", f"--input={'x'.join(map(str, dims))}: give at least one size, each at least 1")
     return InputShape(dims)
 
 
@@ -106,7 +110,7 @@ def _load(request: ModelRequest) -> Workload:
     """Split the spec, and let the source it names build the workload."""
     source, colon, name = request.spec.partition(":")
     if not request.spec.strip() or (colon and not (source and name)) or ":" in name:
-        raise UnknownModel(f"{request.spec!r} names no model; give {FORMS}")
+        raise UnknownModel("unknown-model", f"{request.spec!r} names no model; give {FORMS}")
     if not colon:
         entry = registry.find(request.spec)
         if isinstance(entry, ReleasedModel):

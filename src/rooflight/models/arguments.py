@@ -41,11 +41,11 @@ def parse(overrides: Mapping[str, str], types_by_name: Mapping[str, Any], *, own
     values = {}
     for name, text in overrides.items():
         if name not in types_by_name:
-            raise BadInput(f"{owner} has no argument {name!r}; {_choices(name, types_by_name)}")
+            raise BadInput("unknown-argument", f"{owner} has no argument {name!r}; {_choices(name, types_by_name)}")
         try:
             values[name] = read(text, types_by_name[name])
         except _WrongText as wanted:
-            raise BadInput(f"--set={name}={text}: {owner} wants {wanted} for {name}") from None
+            raise BadInput("bad-argument", f"--set={name}={text}: {owner} wants {wanted} for {name}") from None
     return values
 
 

@@ -19,14 +19,14 @@ def load(entry: BuiltinModel, request: ModelRequest) -> Workload:
     """Build one built-in model and the inputs of the step."""
     if request.step == "decode" and not entry.decodes:
         able = ", ".join(known.name for known in BUILTINS.values() if known.decodes)
-        raise BadInput(f"{entry.name} cannot decode; these can: {able}, and causal models from hf:")
+        raise BadInput("cannot-decode", f"{entry.name} cannot decode; these can: {able}, and causal models from hf:")
     device = inputs.device_of(request)
     network = _network_class(entry)
     values = _arguments(entry, network, request=request)
     try:
         model = inputs.constructed(lambda: network(**values), device)
     except (ValueError, RuntimeError, TypeError, ZeroDivisionError) as error:
-        raise BadInput(f"{entry.name} cannot be built so: {one_line(error)}; check --set") from error
+        raise BadInput("model-not-built", f"{entry.name} cannot be built so: {one_line(error)}; check --set") from error
     model = inputs.make_ready(model, request)
     sequence, past = _lengths(entry, request, limit=_limit(entry, network, values=values))
     args, kwargs = _step_inputs(entry, model, request=request, sequence=sequence, past=past, device=device)
@@ -54,7 +54,9 @@ def _arguments(entry: BuiltinModel, network: type[nn.Module], *, request: ModelR
     for name, value in given.items():
         sizes = value if isinstance(value, tuple) else (value,)
         if any(type(size) is int and size < 1 for size in sizes):
-            raise BadInput(f"--set={name}={request.overrides[name]}: {entry.name} wants {name} of at least 1")
+            raise BadInput(
+                "out-of-range", f"--set={name}={request.overrides[name]}: {entry.name} wants {name} of at least 1"
+            )
     return {**entry.arguments, **given}
 
 
@@ -70,7 +72,10 @@ def _lengths(entry: BuiltinModel, request: ModelRequest, *, limit: int | None) -
     """Tokens of a sequence in this step, and tokens in the cache; None where the model or step has no such thing."""
     if entry.inputs == "image":
         if request.seq is not None:
-            raise BadInput(f"{entry.name} takes images, not sequences; drop --seq, or give --input=3x224x224")
+            raise BadInput(
+                "not-a-sequence-model",
+                f"{entry.name} takes images, not sequences; drop --seq, or give --input=3x224x224",
+            )
         return None, None
     seq = request.seq if request.seq is not None else _sequence_from_shape(entry, request)
     wanted = seq or min(entry.shape[0], limit or entry.shape[0])
@@ -87,15 +92,18 @@ def _sequence_from_shape(entry: BuiltinModel, request: ModelRequest) -> int | No
     if shape is None:
         return None
     if len(shape.dims) != len(entry.shape) or (shape.kind == "int") > (entry.inputs != "features"):
-        raise BadInput(f"--input={shape}: {entry.name} takes {entry.default_input}; set the length with --seq")
+        raise BadInput(
+            "wrong-input-kind", f"--input={shape}: {entry.name} takes {entry.default_input}; set the length with --seq"
+        )
     return shape.dims[0]
 
 
 def _check_positions(entry: BuiltinModel, wanted: int, *, limit: int | None, option: str) -> None:
     if limit is not None and wanted > limit:
         raise BadInput(
+            "sequence-too-long",
             f"{entry.name} has {limit} positions, {option} needs {wanted}; "
-            f"shorten it or add --set={entry.positions}={wanted}"
+            f"shorten it or add --set={entry.positions}={wanted}",
         )
 
 
@@ -113,7 +121,9 @@ def _step_inputs(
     shape = request.input_shape.dims if request.input_shape is not None else default
     if entry.inputs == "image":
         if len(shape) != 3 or (request.input_shape is not None and request.input_shape.kind == "int"):
-            raise BadInput(f"--input={request.input_shape}: {entry.name} takes images, as in --input=3x224x224")
+            raise BadInput(
+                "wrong-input-kind", f"--input={request.input_shape}: {entry.name} takes images, as in --input=3x224x224"
+            )
         return (inputs.floats(shape, request, device=device),), {}
     assert sequence is not None
     if entry.inputs == "features":

@@ -23,7 +23,7 @@ def dtype_name(dtype: torch.dtype) -> Dtype:
         return DTYPE_NAMES[dtype]
     except KeyError:
         raise BadInput(
-            f"tensors of {dtype} are not supported; convert the model to one of {', '.join(FLOATS)}"
+            "unknown-dtype", f"tensors of {dtype} are not supported; convert the model to one of {', '.join(FLOATS)}"
         ) from None
 
 
@@ -31,4 +31,4 @@ def torch_dtype(name: str) -> torch.dtype:
     for dtype, title in DTYPE_NAMES.items():
         if title == name:
             return dtype
-    raise BadInput(f"unknown dtype {name!r}; known: {', '.join(FLOATS)}")
+    raise BadInput("unknown-dtype", f"unknown dtype {name!r}; known: {', '.join(FLOATS)}")

@@ -37,7 +37,10 @@ class _FactoryResult:
 def load(place: str, name: str, *, request: ModelRequest) -> Workload:
     """Import the factory, call it, and complete what it returned with inputs."""
     if request.step == "decode":
-        raise BadInput(f"{request.spec} cannot decode: write the cache into your factory's inputs and use --step=infer")
+        raise BadInput(
+            "cannot-decode",
+            f"{request.spec} cannot decode: write the cache into your factory's inputs and use --step=infer",
+        )
     factory = _find(_imported(place), name, spec=request.spec)
     device = inputs.device_of(request)
     values = _call_arguments(factory, request)
@@ -72,31 +75,34 @@ def _imported(place: str) -> ModuleType:
         return importlib.import_module(place)
     except SyntaxError as error:
         where = f"{Path(error.filename or place).name}:{error.lineno}"
-        raise UnknownModel(f"SyntaxError at {where}: {error.msg}; mend the file of {place!r}") from error
+        raise UnknownModel(
+            "model-not-imported", f"SyntaxError at {where}: {error.msg}; mend the file of {place!r}"
+        ) from error
     except ModuleNotFoundError as error:
         if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
             raise UnknownModel(
+                "module-not-found",
                 f"no module {error.name!r} here or among the installed packages; "
-                f"run from the folder that has it, or give path/to/file.py:factory"
+                f"run from the folder that has it, or give path/to/file.py:factory",
             ) from None
-        raise UnknownModel(_raised(error, place)) from error
+        raise UnknownModel("model-not-imported", _raised(error, place)) from error
     except UnknownModel:
         raise
     except SystemExit:
         raise UnknownModel(
-            f"{place} ends the program while it is imported; put that under `if __name__ == ...`"
+            "model-not-imported", f"{place} ends the program while it is imported; put that under `if __name__ == ...`"
         ) from None
     except Exception as error:
-        raise UnknownModel(_raised(error, place)) from error
+        raise UnknownModel("model-not-imported", _raised(error, place)) from error
 
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UnknownModel(f"no file {path}; give an existing path/to/file.py:factory")
+        raise UnknownModel("file-not-found", f"no file {path}; give an existing path/to/file.py:factory")
     name = f"rooflight_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UnknownModel(f"{path} is no Python file; give path/to/file.py:factory")
+        raise UnknownModel("not-a-python-file", f"{path} is no Python file; give path/to/file.py:factory")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -125,11 +131,13 @@ def _find(module: ModuleType, name: str, *, spec: str) -> Any:
     if factory is None:
         names = [name for name, value in vars(module).items() if callable(value) or isinstance(value, nn.Module)]
         raise UnknownModel(
-            f"{spec}: the module has no {name!r}; " + suggest(name, names, otherwise="check the name after the colon")
+            "unknown-model",
+            f"{spec}: the module has no {name!r}; " + suggest(name, names, otherwise="check the name after the colon"),
         )
     if not (isinstance(factory, nn.Module) or callable(factory)):
         raise UnknownModel(
-            f"{spec} is of type {type(factory).__name__}; give a factory, an nn.Module class or an instance"
+            "not-a-factory",
+            f"{spec} is of type {type(factory).__name__}; give a factory, an nn.Module class or an instance",
         )
     return factory
 
@@ -138,7 +146,7 @@ def _call_arguments(factory: Any, request: ModelRequest) -> dict[str, Any]:
     """The keyword arguments to call the factory with; the batch and the sequence where it takes them."""
     if isinstance(factory, nn.Module):
         if request.overrides:
-            raise BadInput(f"{request.spec} is a finished module: --set needs a factory or a class")
+            raise BadInput("unknown-argument", f"{request.spec} is a finished module: --set needs a factory or a class")
         _check_takes_sequence(request, ())
         return {}
     types = arguments.settable(factory)
@@ -150,15 +158,16 @@ def _call_arguments(factory: Any, request: ModelRequest) -> dict[str, Any]:
     declared = inspect.signature(factory).parameters if types else {}
     missing = [name for name in types if name not in values and declared[name].default is inspect.Parameter.empty]
     if missing:
-        raise BadInput(f"{request.spec} needs {', '.join(missing)}; add --set={missing[0]}=VALUE")
+        raise BadInput("missing-argument", f"{request.spec} needs {', '.join(missing)}; add --set={missing[0]}=VALUE")
     return values
 
 
 def _check_takes_sequence(request: ModelRequest, parameters: Container[str]) -> None:
     if request.seq is not None and "seq" not in parameters:
         raise BadInput(
+            "no-sequence-parameter",
             f"{request.spec} takes no --seq: give the length in --input (int:128 for tokens), or give the "
-            "factory a parameter `seq`"
+            "factory a parameter `seq`",
         )
 
 
@@ -178,7 +187,7 @@ def _made(factory: Any, values: dict[str, Any], *, request: ModelRequest, device
         raise
     except Exception as error:
         if device.type != "meta":
-            raise BadInput(f"{request.spec} failed: {_raised(error, request.spec)}") from error
+            raise BadInput("factory-failed", f"{request.spec} failed: {_raised(error, request.spec)}") from error
     return _made(factory, values, request=request, device=torch.device("cpu"))
 
 
@@ -194,13 +203,17 @@ def _unpacked(result: Any, spec: str) -> _FactoryResult:
         return _FactoryResult(result, None, {})
     parts = result if isinstance(result, tuple) else ()
     if len(parts) not in (2, 3) or not isinstance(parts[0], nn.Module):
-        raise BadInput(f"{spec} returned an object of type {type(result).__name__}; return {_FORMS}")
+        raise BadInput(
+            "bad-factory-result", f"{spec} returned an object of type {type(result).__name__}; return {_FORMS}"
+        )
     given = parts[1] if isinstance(parts[1], (tuple, list)) else (parts[1],)
     if len(parts) == 2 and isinstance(parts[1], Mapping):
         return _FactoryResult(parts[0], (), parts[1])
     kwargs = parts[2] if len(parts) == 3 else {}
     if not isinstance(kwargs, Mapping):
-        raise BadInput(f"{spec} returned keyword inputs of type {type(kwargs).__name__}; return {_FORMS}")
+        raise BadInput(
+            "bad-factory-result", f"{spec} returned keyword inputs of type {type(kwargs).__name__}; return {_FORMS}"
+        )
     return _FactoryResult(parts[0], tuple(given), kwargs)
 
 
@@ -218,8 +231,9 @@ def _step_inputs(
         return (inputs.from_shape(request.input_shape, model, request=request, device=device),), {}
     if result.args is None:
         raise BadInput(
+            "missing-input",
             f"{request.spec} brings no inputs; add --input=3x224x224 (or int:128 for tokens), "
-            f"or let the factory return (module, inputs)"
+            f"or let the factory return (module, inputs)",
         )
 
     def placed(leaf: Any) -> Any:
@@ -234,7 +248,10 @@ def _batch(result: _FactoryResult, request: ModelRequest, *, takes_batch: bool) 
     if result.args is None or takes_batch or request.input_shape is not None:
         return request.batch
     if request.batch != 1:
-        raise BadInput(f"{request.spec} makes its own inputs; give the factory a `batch` parameter to use --batch")
+        raise BadInput(
+            "no-batch-parameter",
+            f"{request.spec} makes its own inputs; give the factory a `batch` parameter to use --batch",
+        )
     first = next((leaf for leaf in tree_leaves((result.args, dict(result.kwargs))) if isinstance(leaf, Tensor)), None)
     return int(first.shape[0]) if first is not None and first.dim() > 0 else 1
 

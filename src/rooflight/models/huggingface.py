@@ -47,7 +47,8 @@ def load_released(entry: ReleasedModel, request: ModelRequest) -> Workload:
         types = _config_types(library)
         if entry.type not in types:
             raise UnknownModel(
-                f"{entry.name} needs a transformers that knows {entry.type}: pip install -U transformers"
+                "package-too-old",
+                f"{entry.name} needs a transformers that knows {entry.type}: pip install -U transformers",
             )
         config = _with_overrides(types[entry.type], entry.config, request=request)
         cls = getattr(library, entry.cls) if entry.cls else None
@@ -146,8 +147,9 @@ def _configured(library: Any, name: str, *, request: ModelRequest) -> tuple[Any,
     model_type = fields.get("model_type")
     if model_type not in types:
         raise UnknownModel(
+            "unknown-model",
             f"{request.spec}: config.json has no model_type known here; "
-            + suggest(str(model_type), types, otherwise=WHERE_LISTED)
+            + suggest(str(model_type), types, otherwise=WHERE_LISTED),
         )
     config = _with_overrides(types[model_type], fields, request=request)
     cls = getattr(library, (fields.get("architectures") or [""])[0] or "-", None)
@@ -164,21 +166,26 @@ def _fields(library: Any, name: str, *, request: ModelRequest, known: list[str])
     """The entries of config.json, from a folder, the local cache or (if asked) the hub."""
     folder = Path(name).expanduser()
     if folder.is_dir() and not (folder / "config.json").is_file():
-        raise UnknownModel(f"{request.spec}: the folder has no config.json: give one that save_pretrained wrote")
+        raise UnknownModel(
+            "no-model-config", f"{request.spec}: the folder has no config.json: give one that save_pretrained wrote"
+        )
     try:
         fields, _ = library.PreTrainedConfig.get_config_dict(
             str(folder) if folder.is_dir() else name, local_files_only=not request.download
         )
     except Exception as error:
         if request.download or folder.is_dir():
-            raise UnknownModel(f"{request.spec} cannot be read: {one_line(error)}") from error
+            raise UnknownModel("no-model-config", f"{request.spec} cannot be read: {one_line(error)}") from error
         near = suggest(name, known, otherwise="")
         raise UnknownModel(
+            "unknown-model",
             f"{request.spec} is no architecture known here and is not in the local cache: "
-            f"add --download, or give a folder with config.json{'; ' + near if near else ''}"
+            f"add --download, or give a folder with config.json{'; ' + near if near else ''}",
         ) from None
     if not fields:
-        raise UnknownModel(f"{request.spec} has an empty config.json: give a folder that save_pretrained wrote")
+        raise UnknownModel(
+            "no-model-config", f"{request.spec} has an empty config.json: give a folder that save_pretrained wrote"
+        )
     return dict(fields)
 
 
@@ -195,7 +202,9 @@ def _with_overrides(kind: Any, fields: Mapping[str, Any], *, request: ModelReque
     except RooflightError:
         raise
     except Exception as error:
-        raise BadInput(f"{request.spec} cannot be configured so: {one_line(error)}; {_how_to_mend(request)}") from error
+        raise BadInput(
+            "model-not-built", f"{request.spec} cannot be configured so: {one_line(error)}; {_how_to_mend(request)}"
+        ) from error
 
 
 def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,7 +249,10 @@ def _class_for(library: Any, config: Any) -> Any:
         if type(config) in classes and not unfit.get(head, False):
             entry = classes[type(config)]
             return entry[0] if isinstance(entry, (tuple, list)) else entry
-    raise UnknownModel(f"transformers has no model for {type(config).__name__}; name a class, as in hf:BertForMaskedLM")
+    raise UnknownModel(
+        "unknown-model",
+        f"transformers has no model for {type(config).__name__}; name a class, as in hf:BertForMaskedLM",
+    )
 
 
 _HEADS = (
@@ -284,11 +296,13 @@ def _constructed(cls: Any, config: Any, *, request: ModelRequest, device: torch.
                 raise
             return inputs.constructed(make, torch.device("cpu"))
     except ImportError as error:
-        raise BadInput(f"{request.spec} cannot be built here: {one_line(error)}") from error
+        raise BadInput("model-not-built", f"{request.spec} cannot be built here: {one_line(error)}") from error
     except Exception as error:
         if device.type != "meta":
             raise
-        raise BadInput(f"{request.spec} cannot be built so: {one_line(error)}; {_how_to_mend(request)}") from error
+        raise BadInput(
+            "model-not-built", f"{request.spec} cannot be built so: {one_line(error)}; {_how_to_mend(request)}"
+        ) from error
 
 
 def _how_to_mend(request: ModelRequest) -> str:

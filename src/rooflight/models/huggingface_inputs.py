@@ -72,7 +72,9 @@ class _Maker:
         shape = self.request.input_shape
         sees = "pixel_values" in self.names
         if shape is not None and (not sees if shape.kind == "float" else len(shape.dims) > 1):
-            raise BadInput(f"--input={shape}: {self.request.spec} takes tokens; set their number with --seq")
+            raise BadInput(
+                "wrong-input-kind", f"--input={shape}: {self.request.spec} takes tokens; set their number with --seq"
+            )
         if sees and not self._reads_pages():
             return self._image_in_text(sequence)
         ids = self.tokens(sequence, *self._codes(self.config))
@@ -104,12 +106,16 @@ class _Maker:
 
     def _check_decodes(self) -> None:
         if self.task != "language-model" or self.config.is_encoder_decoder:
-            raise BadInput(f"{self.request.spec} cannot decode: it is no causal language model; use --step=infer")
+            raise BadInput(
+                "cannot-decode", f"{self.request.spec} cannot decode: it is no causal language model; use --step=infer"
+            )
 
     def _check_limit(self, wanted: int, limit: int | None) -> None:
         if limit is not None and wanted > limit:
             spec = self.request.spec
-            raise BadInput(f"{spec} has {limit} positions, this step needs {wanted}; shorten --seq or --past")
+            raise BadInput(
+                "sequence-too-long", f"{spec} has {limit} positions, this step needs {wanted}; shorten --seq or --past"
+            )
 
     def tokens(self, *sizes: int) -> Tensor:
         ids = inputs.tokens((self.request.batch, *sizes), self.model, device=self.device)
@@ -131,10 +137,13 @@ class _Maker:
             cache = getattr(self.model(input_ids=self.tokens(past), use_cache=True), "past_key_values", None)
         except Exception as error:
             raise BadInput(
-                f"{spec} fails on the prompt before the decoding step: {one_line(error)}; try --step=infer"
+                "cannot-decode",
+                f"{spec} fails on the prompt before the decoding step: {one_line(error)}; try --step=infer",
             ) from error
         if cache is None:
-            raise BadInput(f"{spec} keeps no key-value cache, so it cannot decode here; use --step=infer")
+            raise BadInput(
+                "cannot-decode", f"{spec} keeps no key-value cache, so it cannot decode here; use --step=infer"
+            )
         return cache
 
     def _image_in_text(self, sequence: int) -> StepInputs:
@@ -241,7 +250,7 @@ class _Maker:
             value = self.floats(_PATCHES, 2 + vision.patch_embed_hidden_size)
         else:
             spec = self.request.spec
-            raise BadInput(f"{spec} takes {self.main}; give its shape, as in --input=80x3000")
+            raise BadInput("missing-input", f"{spec} takes {self.main}; give its shape, as in --input=80x3000")
         return StepInputs({self.main: value})
 
     def pixels(self) -> Tensor:
@@ -286,7 +295,9 @@ class _Maker:
         hears: Any = _first(self.config, "audio_config", "encoder_config", "speech_encoder") or self.config
         bins = _first(hears, *_SPECTRA)
         if bins is None:
-            raise BadInput(f"{self.request.spec} takes {self.main}; give its shape, as in --input=80x3000")
+            raise BadInput(
+                "missing-input", f"{self.request.spec} takes {self.main}; give its shape, as in --input=80x3000"
+            )
         if self.config.model_type == "whisper":  # two convolutions, one of stride 2, come first
             return self.floats(bins, 2 * self.config.max_source_positions)
         return self.floats(getattr(self.config, "max_length", None) or _FRAMES, bins)

@@ -27,9 +27,13 @@ _FRAMES = (3, 520, 960)
 def load(source: Zoo, name: str, *, request: ModelRequest) -> Workload:
     """Build a network of the zoo by its name there."""
     if request.step == "decode":
-        raise BadInput(f"{request.spec} is an image network and cannot decode; use --step=infer or train")
+        raise BadInput(
+            "cannot-decode", f"{request.spec} is an image network and cannot decode; use --step=infer or train"
+        )
     if request.seq is not None:
-        raise BadInput(f"{request.spec} takes images, not sequences; drop --seq, or give --input=3x224x224")
+        raise BadInput(
+            "not-a-sequence-model", f"{request.spec} takes images, not sequences; drop --seq, or give --input=3x224x224"
+        )
     make, default = (_torchvision if source == "torchvision" else _timm)(name)
     device = inputs.device_of(request)
     model = inputs.make_ready(_constructed(make, request, device=device), request)
@@ -80,7 +84,7 @@ def _torchvision(name: str) -> tuple[Maker, Sizer]:
     models = imported("torchvision").models
     names = models.list_models()
     if name not in names:
-        raise UnknownModel(f"torchvision has no model {name!r}; {_near(name, names, 'torchvision')}")
+        raise UnknownModel("unknown-model", f"torchvision has no model {name!r}; {_near(name, names, 'torchvision')}")
     builder = models.get_model_builder(name)
     family = builder.__module__.split(".")
 
@@ -106,7 +110,7 @@ def _crop(models: Any, name: str) -> int:
 def _timm(name: str) -> tuple[Maker, Sizer]:
     timm = imported("timm")
     if not timm.is_model(name.split(".")[0]):
-        raise UnknownModel(f"timm has no model {name!r}; {_near(name, timm.list_models(), 'timm')}")
+        raise UnknownModel("unknown-model", f"timm has no model {name!r}; {_near(name, timm.list_models(), 'timm')}")
 
     def make(**values: Any) -> Any:
         return timm.create_model(name, pretrained=False, **values)
@@ -132,7 +136,9 @@ def _constructed(make: Maker, request: ModelRequest, *, device: torch.device) ->
     try:
         return _on(device, lambda: make(**extra))
     except Exception as error:
-        raise BadInput(f"{request.spec} cannot be built so: {one_line(error)}; check --set") from error
+        raise BadInput(
+            "model-not-built", f"{request.spec} cannot be built so: {one_line(error)}; check --set"
+        ) from error
 
 
 def _on(device: torch.device, make: Callable[[], Any]) -> nn.Module:

@@ -23,9 +23,9 @@ def device_of(request: ModelRequest) -> torch.device:
     try:
         device = torch.device(request.device)
     except RuntimeError:
-        raise BadInput(f"unknown device {request.device!r}; use meta, cpu or cuda") from None
+        raise BadInput("unknown-device", f"unknown device {request.device!r}; use meta, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadInput(f"device {request.device!r}: torch sees no CUDA device here; use meta or cpu")
+        raise BadInput("no-gpu", f"device {request.device!r}: torch sees no CUDA device here; use meta or cpu")
     return device
 
 
@@ -44,7 +44,9 @@ def floats(sizes: Sequence[int], request: ModelRequest, *, device: torch.device)
     except RuntimeError as error:  # a CPU that runs out of memory raises no OutOfMemoryError
         if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
             needed = formatting.bytes_(math.prod((request.batch, *sizes)) * request.torch_dtype.itemsize)
-            raise OutOfMemory(f"the input alone takes {needed}, which {device} has not: use a smaller batch") from error
+            raise OutOfMemory(
+                "out-of-memory", f"the input alone takes {needed}, which {device} has not: use a smaller batch"
+            ) from error
         raise
 
 

@@ -20,12 +20,15 @@ def imported(package: str) -> Any:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         if error.name != package:
-            raise UnknownModel(f"{package} needs {error.name}, which is missing: pip install {error.name}") from error
-        raise UnknownModel(f"{package} is not installed: pip install {package}") from None
+            raise UnknownModel(
+                "package-missing", f"{package} needs {error.name}, which is missing: pip install {error.name}"
+            ) from error
+        raise UnknownModel("package-missing", f"{package} is not installed: pip install {package}") from None
     except Exception as error:  # a package built for another torch fails in ways of its own
         raise UnknownModel(
+            "package-not-importable",
             f"{package} cannot be imported beside torch {torch.__version__}: {one_line(error)}; install the release "
-            "that was made for it"
+            "that was made for it",
         ) from error
 
 

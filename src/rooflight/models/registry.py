@@ -172,7 +172,9 @@ def find(name: str) -> BuiltinModel | ReleasedModel:
     dashed = name.replace("_", "-")
     entry = BUILTINS.get(name) or BUILTINS.get(dashed) or RELEASED.get(dashed)
     if entry is None and name.endswith(".py"):
-        raise UnknownModel(f"{name} is a file: name the model in it, as in {name}:MyNet")
+        raise UnknownModel("model-not-named", f"{name} is a file: name the model in it, as in {name}:MyNet")
     if entry is None:
-        raise UnknownModel(f"no built-in model {name!r}; {suggest(name, NAMES, otherwise=WHERE_LISTED)}")
+        raise UnknownModel(
+            "unknown-model", f"no built-in model {name!r}; {suggest(name, NAMES, otherwise=WHERE_LISTED)}"
+        )
     return entry

@@ -29,11 +29,13 @@ def workload_of(
 ) -> Workload:
     """The workload of a described step: built by its name, or the live module that it describes."""
     if len(spec.batches) > 1:
-        raise BadInput(f"--batch must be one size here, got {', '.join(map(str, spec.batches))}")
+        raise BadInput("several-batches", f"--batch must be one size here, got {', '.join(map(str, spec.batches))}")
     batch = spec.batches[0] if spec.batches else None
     live = model if isinstance(model, nn.Module) else spec.model
     if not isinstance(model, (str, nn.Module, StepSpec)):
-        raise BadInput(f"expected the name of a model, an nn.Module or a step to call, got {type(model).__name__}")
+        raise BadInput(
+            "not-a-model", f"expected the name of a model, an nn.Module or a step to call, got {type(model).__name__}"
+        )
     workload = given_workload(live, inputs, kwargs, batch=batch, device=device, **spec.build)
     return replace(workload, labels=labels)
 
@@ -55,15 +57,18 @@ def given_workload(
     """Check that the arguments go together, and make the workload. `building`: what else `build` takes; `None`: as it
     has it."""
     if step not in STEPS:
-        raise BadInput(f"unknown step {step!r}; known: {', '.join(STEPS)}")
+        raise BadInput("unknown-choice", f"unknown step {step!r}; known: {', '.join(STEPS)}")
     given = {name: value for name, value in building.items() if value is not None}
     if isinstance(model, str):
         return build(model, step=step, batch=1 if batch is None else batch, seq=seq, device=device, **given)
     if not isinstance(model, nn.Module):
-        raise BadInput(f"expected the name of a model, an nn.Module or a step to call, got {type(model).__name__}")
+        raise BadInput(
+            "not-a-model", f"expected the name of a model, an nn.Module or a step to call, got {type(model).__name__}"
+        )
     if wrong := [option for name, option in _ONLY_BY_NAME.items() if name in given]:
         raise BadInput(
-            f"{', '.join(wrong)}: only for a model by name; a live module is traced with the inputs you pass"
+            "needs-a-model-name",
+            f"{', '.join(wrong)}: only for a model by name; a live module is traced with the inputs you pass",
         )
     return live_workload(model, inputs, dict(kwargs or {}), step=step, batch=batch, seq=seq)
 
@@ -80,7 +85,7 @@ def live_workload(
     """A live module with the inputs it will be called with. Batch and sequence are read off them where not given."""
     tensors = [leaf for leaf in tree_leaves((inputs, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
     if any(tensor.is_nested for tensor in tensors):
-        raise BadInput("an input is a nested tensor, whose rows cannot be followed: pass a padded one")
+        raise BadInput("nested-tensor", "an input is a nested tensor, whose rows cannot be followed: pass a padded one")
     first = tensors[0] if tensors else None
     is_tokens = first is not None and first.dim() == 2 and not first.is_floating_point()
     task: Task = "language-model" if is_tokens else "features"

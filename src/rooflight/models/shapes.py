@@ -66,7 +66,7 @@ def explain_shape_errors(model: nn.Module) -> Iterator[None]:
         line = shape_error(model, error)
         if line is None:
             raise
-        raise BadInput(line) from error
+        raise BadInput("shape-mismatch", line) from error
 
 
 def shape_error(model: nn.Module, error: BaseException) -> str | None:

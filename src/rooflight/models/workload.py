@@ -139,14 +139,19 @@ def parse_input(text: str) -> InputShape:
     if ":" in body:
         prefix, body = body.split(":", 1)
         if prefix not in ("int", "float"):
-            raise BadInput(f"--input={text}: {prefix!r} is no kind of input; use int:128 for tokens or 3x224x224")
+            raise BadInput(
+                "unknown-input-kind",
+                f"--input={text}: {prefix!r} is no kind of input; use int:128 for tokens or 3x224x224",
+            )
         kind = "int" if prefix == "int" else "float"
     parts = body.split("x")
     if not all(part.isascii() and part.isdigit() for part in parts):
-        raise BadInput(f"--input={text!r} is no shape; write the sizes without the batch, as in 3x224x224 or int:128")
+        raise BadInput(
+            "bad-shape", f"--input={text!r} is no shape; write the sizes without the batch, as in 3x224x224 or int:128"
+        )
     dims = tuple(int(part) for part in parts)
     if 0 in dims:
-        raise BadInput(f"--input={text}: every size must be at least 1")
+        raise BadInput("out-of-range", f"--input={text}: every size must be at least 1")
     return InputShape(dims, kind)
 
 

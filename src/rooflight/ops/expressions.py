@@ -27,12 +27,13 @@ def _parse(text: str) -> tuple[ast.expr, CodeType]:
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError as error:
-        raise RooflightError(f"the formula {text!r} is no expression: {error.msg}") from error
+        raise RooflightError("bad-formula", f"the formula {text!r} is no expression: {error.msg}") from error
     for node in ast.walk(tree):
         if not _is_arithmetic(node):
             raise RooflightError(
+                "bad-formula",
                 f"the formula {text!r} has {ast.unparse(node)!r} in it: write numbers, symbols, + - * / // ** "
-                f"and {', '.join(FUNCTIONS)}"
+                f"and {', '.join(FUNCTIONS)}",
             )
     return tree.body, compile(tree, f"<formula {text}>", "eval")
 

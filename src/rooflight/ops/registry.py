@@ -169,8 +169,9 @@ def applied(kind: str, function: Callable[..., Result], op: Op, *more: object) -
         raise
     except Exception as error:
         raise RooflightError(
+            "formula-failed",
             f"the {kind} {getattr(function, '__qualname__', function)} for {op.name} fails on "
-            f"{[tensor.shape for tensor in op.inputs]}: {type(error).__name__}: {error}"
+            f"{[tensor.shape for tensor in op.inputs]}: {type(error).__name__}: {error}",
         ) from error
 
 

@@ -59,7 +59,9 @@ class Link:
 
     def __post_init__(self) -> None:
         if not self.bytes_per_s > 0:
-            raise BadInput(f"a {self.kind} of {self.bytes_per_s:g} bytes/s moves nothing: give a bandwidth above 0")
+            raise BadInput(
+                "not-positive", f"a {self.kind} of {self.bytes_per_s:g} bytes/s moves nothing: give a bandwidth above 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,9 @@ def _inside(device: Device, gpus: int) -> Link:
         why = "; the NVLink bridge joins only two cards" if bridged and "nvlink" in links else ""
         origin = f"PCIe ({_PCIE_SHARE:.0%} of {_rate(pcie.value)}; {NCCL}{why})"
         return Link("pcie", pcie.value * _PCIE_SHARE, origin)
-    raise BadInput(f"{device.name} has no link to other GPUs in its file: add nvlink or pcie under links_bytes_per_s")
+    raise BadInput(
+        "no-link", f"{device.name} has no link to other GPUs in its file: add nvlink or pcie under links_bytes_per_s"
+    )
 
 
 def _between(device: Device) -> Link:

@@ -105,11 +105,11 @@ class ParallelOptions:
 def parse(text: str, *, gpus: int, nodes: int = 1) -> Layout:
     """The layout that `--parallel` asks for, with `gpus` GPUs in each of `nodes` nodes."""
     if gpus < 1 or nodes < 1:
-        raise BadInput(f"--gpus={gpus} --nodes={nodes}: give at least 1 of each")
+        raise BadInput("out-of-range", f"--gpus={gpus} --nodes={nodes}: give at least 1 of each")
     total = gpus * nodes
     plain = re.sub(r"[\s_-]", "", text.lower())
     if total == 1:
-        raise BadInput(f"--parallel={text} needs more than one GPU: add --gpus or --nodes")
+        raise BadInput("option-needs-another", f"--parallel={text} needs more than one GPU: add --gpus or --nodes")
     if plain == "dp":
         plain = "ddp"
     for mode in MODES:
@@ -138,11 +138,12 @@ def _product(text: str, plain: str, *, gpus: int, total: int) -> Layout:
     else:
         tensor, pipeline, data = _named(text, plain, total)
     if min(tensor, pipeline, data) < 1:
-        raise BadInput(f"--parallel={text}: every number must be at least 1")
+        raise BadInput("out-of-range", f"--parallel={text}: every number must be at least 1")
     if (product := tensor * pipeline * data) != total:
         raise BadInput(
+            "layout-mismatch",
             f"--parallel={text} is {tensor} x {pipeline} x {data} = {product} GPUs (tensor x pipeline x data), "
-            f"and there are {total}: change --gpus, --nodes or the numbers"
+            f"and there are {total}: change --gpus, --nodes or the numbers",
         )
     return Layout(tensor, pipeline, data, gpus_per_node=gpus)
 
@@ -154,10 +155,10 @@ def _named(text: str, plain: str, total: int) -> tuple[int, int, int]:
     if not parts or "".join(f"{axis}{number}" for axis, number in parts) != bare.replace("=", ""):
         near = difflib.get_close_matches(plain, WORDS, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(near)}?" if near else f"give {FORMS}"
-        raise BadInput(f"--parallel={text} is not known: {hint}")
+        raise BadInput("unknown-layout", f"--parallel={text} is not known: {hint}")
     axes = [axis for axis, _ in parts]
     if len(set(axes)) < len(axes):
-        raise BadInput(f"--parallel={text} names {max(axes, key=axes.count)} twice: give each once")
+        raise BadInput("unknown-layout", f"--parallel={text} names {max(axes, key=axes.count)} twice: give each once")
     sizes = {axis: int(number) for axis, number in parts}
     tensor, pipeline = sizes.get("tp", 1), sizes.get("pp", 1)
     rest = total // (tensor * pipeline) if tensor * pipeline else 0

@@ -168,7 +168,7 @@ def _device(on: str) -> str:
 def _check_tier(tier: str | None) -> None:
     known = sorted({name for row in shipped_steps().rows for name in row.predictions})
     if tier is not None and tier not in known:
-        raise BadInput(f"--tier={tier}: no row was predicted so; there are {', '.join(known)}")
+        raise BadInput("no-rows", f"--tier={tier}: no row was predicted so; there are {', '.join(known)}")
 
 
 # --- groups ---
@@ -272,8 +272,9 @@ def _resembling(like: str, rows: Sequence[CheckedStep]) -> list[tuple[str, list[
         return [(plural, [row for row in rows if row.kind == like])]
     if _FACTORY.search(like):
         raise BadInput(
+            "no-rows",
             f"--like={like}: rows are of models with names, and that is a file of yours: say what kind of model it is: "
-            f"{', '.join(KINDS[: -len(PARTS)])}"
+            f"{', '.join(KINDS[: -len(PARTS)])}",
         )
     everything = [row for row in shipped_steps().rows if row.kind not in PARTS]
     name, design = plain_name(like), architecture(like)
@@ -282,7 +283,8 @@ def _resembling(like: str, rows: Sequence[CheckedStep]) -> list[tuple[str, list[
     ]
     if not kinds and not like.startswith("hf:"):
         raise BadInput(
-            f"--like={like}: no row is of such a model; name another, or its kind: {', '.join(KINDS[: -len(PARTS)])}"
+            "no-rows",
+            f"--like={like}: no row is of such a model; name another, or its kind: {', '.join(KINDS[: -len(PARTS)])}",
         )
     kind = max(sorted(set(kinds)), key=kinds.count) if kinds else "transformer"
     whole = [row for row in rows if row.kind not in PARTS]

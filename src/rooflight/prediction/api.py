@@ -221,21 +221,27 @@ class Question:
         how = self.asked.options
         changes = [FIELDS[name].option for name in _CHANGES if getattr(how, name)]
         if self.micro_batches is not None and self.layout is None:
-            raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
+            raise BadInput("option-needs-another", "--micro-batches goes with several GPUs: add --gpus or --nodes")
         if self.layout is not None and self.roofline:
-            raise BadInput("a roofline is of one device: leave --roofline or --gpus out")
+            raise BadInput("option-conflict", "a roofline is of one device: leave --roofline or --gpus out")
         if self.tier == "spec" and how.graphs:
             raise BadInput(
+                "option-conflict",
                 "the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs out, or --tier spec and "
-                "--ppp"
+                "--ppp",
             )
         other = next((device for device in self.devices if not device.is_cuda), None)
         what = "" if other is None else "a CPU" if other.kind == "cpu" else f"{other.vendor}'s"
         if other is not None and how.graphs:
-            raise BadInput(f"{other.name} is {what}: CUDA graphs are for GPUs of NVIDIA and AMD, leave --graphs out")
+            raise BadInput(
+                "option-needs-gpu",
+                f"{other.name} is {what}: CUDA graphs are for GPUs of NVIDIA and AMD, leave --graphs out",
+            )
         if changes and (self.tier == "spec" or other is not None):
             who = "the spec tier knows no kernels" if other is None else f"{other.name} is {what}"
-            raise BadInput(f"{who}, and {changes[0]} changes those of a GPU: leave {changes[0]} out")
+            raise BadInput(
+                "option-needs-gpu", f"{who}, and {changes[0]} changes those of a GPU: leave {changes[0]} out"
+            )
 
 
 _CHANGES = ("compile", "channels_last", "fused", "pad")
@@ -339,38 +345,43 @@ def _divided(spec: StepSpec) -> StepSpec:
 def _batches(spec: StepSpec, model: object) -> list[int]:
     batches = list(spec.batches)
     if max(batches, default=0) > MOST:
-        raise BadInput(f"--batch={max(batches)} is more than any device takes: give at most {MOST:,}")
+        raise BadInput(
+            "batch-too-large", f"--batch={max(batches)} is more than any device takes: give at most {MOST:,}"
+        )
     if isinstance(model, (str, StepSpec)) or is_program(model):
         return batches
     from torch import nn
 
     if not isinstance(model, nn.Module):
-        raise BadInput(f"expected the name of a model, an nn.Module or a step to call, got {type(model).__name__}")
+        raise BadInput(
+            "not-a-model", f"expected the name of a model, an nn.Module or a step to call, got {type(model).__name__}"
+        )
     if len(batches) > 1:
-        raise BadInput("a live module is predicted with the inputs you pass: one batch at a time")
+        raise BadInput("needs-a-model-name", "a live module is predicted with the inputs you pass: one batch at a time")
     return batches
 
 
 def _check_devices(on: object) -> None:
     several = on if isinstance(on, Sequence) and not isinstance(on, str) else [on]
     if wrong := [device for device in several if not isinstance(device, (str, Device))]:
-        raise BadInput(f"--on must name devices (see `rooflight list devices`), got {wrong[0]!r}")
+        raise BadInput("unknown-device", f"--on must name devices (see `rooflight list devices`), got {wrong[0]!r}")
 
 
 def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None) -> str | None:
     """The tier that was asked for, if everything that was asked for goes together."""
     if not devices:
-        raise BadInput("no device given: name one with --on (see `rooflight list devices`)")
+        raise BadInput("no-device", "no device given: name one with --on (see `rooflight list devices`)")
     if tier == "partial":
         raise BadInput(
-            "the tier partial is not asked for: a calibration by `rooflight calibrate --from` makes it: leave it out"
+            "unknown-choice",
+            "the tier partial is not asked for: a calibration by `rooflight calibrate --from` makes it: leave it out",
         )
     if tier is not None and tier not in TIERS:
-        raise BadInput(f"unknown tier {tier!r}; known: {', '.join(TIERS)}")
+        raise BadInput("unknown-choice", f"unknown tier {tier!r}; known: {', '.join(TIERS)}")
     if ppp is not None and tier not in (None, "spec"):
-        raise BadInput("--ppp goes with the spec tier: leave --ppp or --tier out")
+        raise BadInput("option-conflict", "--ppp goes with the spec tier: leave --ppp or --tier out")
     if len({device.kind for device in devices}) > 1:
-        raise BadInput("a CPU and a GPU run different kernels: predict them one after the other")
+        raise BadInput("mixed-devices", "a CPU and a GPU run different kernels: predict them one after the other")
     return "spec" if ppp is not None else tier
 
 

@@ -44,7 +44,7 @@ def refuse_impossible(work: TimedTask, device: Device, *, end: str = "") -> None
     if work.task.precision == "fp32" and "tf32" in device.tensor_flops_per_s:
         tf32 = least_time(Task(work.task.family, "tf32", work.task.numbers), device)
         hint = "did it run in tf32?" if work.seconds >= ALLOWANCE * tf32.seconds else hint
-    raise BadFile(f"{work.place}: {_faster(work, least, device)}{end}: {hint}")
+    raise BadFile("impossible-time", f"{work.place}: {_faster(work, least, device)}{end}: {hint}")
 
 
 def _faster(work: TimedTask, least: LeastTime, device: Device) -> str:
@@ -63,14 +63,16 @@ def refuse_units(works: Sequence[TimedTask], device: Device, name: str) -> None:
         if len(ratios) > 1 and min(ratios) > limit:
             factor = f"{statistics.median(ratios):,.0f} times in the median"
             raise BadFile(
+                "wrong-unit",
                 f"{name}: all {len(ratios):,} times of {which} what {device.title} takes, by {factor}: is the unit of "
-                "the time column right?"
+                "the time column right?",
             )
     for work, ratio in zip(works, slow, strict=True):
         if ratio > _FAR_ABOVE:
             raise BadFile(
+                "wrong-unit",
                 f"{work.place}: {time_text(work.seconds)} is {ratio:,.0f} times what {device.title} takes at its "
-                "roofs: is it in another unit?"
+                "roofs: is it in another unit?",
             )
 
 

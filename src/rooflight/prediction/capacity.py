@@ -41,8 +41,9 @@ class _StepAtAnyBatch:
     def of(cls, asked: StepRequest, near: int | None) -> _StepAtAnyBatch:
         if not asked.by_name:
             raise BadInput(
+                "needs-a-model-name",
                 "--max-batch needs a model by name: a live module has the batch of its inputs, a ledger its own; give "
-                '"file.py:NAME"'
+                '"file.py:NAME"',
             )
         return cls(asked.at(near or 1, scaled=True).at_batch or asked.at, asked.at)
 
@@ -85,8 +86,9 @@ def longest_sequence(asked: StepRequest, place: OneDevice, memories: MemoryPredi
     """Every length is traced: what a model does with more tokens has no closed form here."""
     if not asked.by_name:
         raise BadInput(
+            "needs-a-model-name",
             "--max-seq needs a model by name: a live module has the length of its inputs, a ledger its own; give "
-            '"file.py:FACTORY" with a parameter `seq`'
+            '"file.py:FACTORY" with a parameter `seq`',
         )
     name = "past" if asked.which.get("step") == "decode" else "seq"
 
@@ -97,10 +99,14 @@ def longest_sequence(asked: StepRequest, place: OneDevice, memories: MemoryPredi
     first = asked.at(batch)
     length = length_of(first)
     if length is None:
-        raise BadInput(f"--max-seq: {first.ledger.header.model} takes no sequence, --max-batch finds its largest batch")
+        raise BadInput(
+            "no-sequence",
+            f"--max-seq: {first.ledger.header.model} takes no sequence, --max-batch finds its largest batch",
+        )
     if asked.which.get("input_shape") is not None:
         raise BadInput(
-            "--max-seq: the length is that of --input; leave --input out, or give a function with a parameter seq"
+            "option-conflict",
+            "--max-seq: the length is that of --input; leave --input out, or give a function with a parameter seq",
         )
 
     def at_length(size: int, samples: int) -> Step:
@@ -108,13 +114,15 @@ def longest_sequence(asked: StepRequest, place: OneDevice, memories: MemoryPredi
         step = asked.at(samples, **changed)
         if length_of(step) != size:
             model = step.ledger.header.model
-            raise BadInput(f"--max-seq: {model} does not follow --{name}: it takes its own length")
+            raise BadInput(
+                "option-not-applicable", f"--max-seq: {model} does not follow --{name}: it takes its own length"
+            )
         return step
 
     start = max(2, asked.which.get("seq") or length)
     size = largest(lambda tokens: place.fits(partial(at_length, tokens), batch, memories), start=start)
     if not size.value and size.why:
-        raise BadInput(size.why)
+        raise BadInput("no-sequence", size.why)
     if not size.value:
         return _limit(place, "sequence", size, batch=batch)
     memory = place.memory(partial(at_length, size.value), batch, memories)
@@ -253,7 +261,7 @@ _TWO_STATES = ("adam", "adamw", "adadelta", "adamax", "nadam", "radam", "rprop")
 
 def settings_given(text: str | None) -> AllocatorSettings:
     if not isinstance(text, (str, NoneType)):
-        raise BadInput(f"--allocator is a text, as in PYTORCH_CUDA_ALLOC_CONF, not {text!r}")
+        raise BadInput("bad-option-type", f"--allocator is a text, as in PYTORCH_CUDA_ALLOC_CONF, not {text!r}")
     return parse(text) if text else AllocatorSettings()
 
 

@@ -166,11 +166,14 @@ def decoded(content: bytes) -> CheckedSteps:
     try:
         table = msgspec.json.decode(gzip.decompress(content), type=CheckedSteps)
     except (msgspec.MsgspecError, OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"the table of checked steps cannot be read: {error}; install rooflight again") from None
+        raise BadInput(
+            "damaged-file", f"the table of checked steps cannot be read: {error}; install rooflight again"
+        ) from None
     if table.format_version != FORMAT_VERSION:
         raise BadInput(
+            "unknown-format",
             f"the table of checked steps has format {table.format_version}, this rooflight reads {FORMAT_VERSION}; "
-            "install rooflight again"
+            "install rooflight again",
         )
     return table
 

@@ -191,8 +191,9 @@ class Cluster(OneDevice):
         if not self.device.is_cuda:
             what = "a CPU" if self.device.kind == "cpu" else f"{self.device.vendor}'s"
             raise BadInput(
+                "option-needs-gpu",
                 f"{self.device.name} is {what}: many devices are predicted for GPUs of NVIDIA and AMD only, leave "
-                "--gpus and --nodes out"
+                "--gpus and --nodes out",
             )
         return fabric_of(self.device, gpus_per_node=min(layout.gpus, layout.gpus_per_node))
 
@@ -235,11 +236,11 @@ class Cluster(OneDevice):
         self, alone: Prediction, step: Step, memories: MemoryPredictor, *, curves: bool, timeline: bool
     ) -> Prediction:
         if step.batch is None:
-            raise BadInput("many GPUs need a batch: this model's inputs do not tell it")
+            raise BadInput("unknown-batch", "many GPUs need a batch: this model's inputs do not tell it")
         if step.ledger.header.accumulate > 1:
-            raise BadInput(NOT_ACCUMULATED)
+            raise BadInput("option-conflict", NOT_ACCUMULATED)
         if not step.has_lifetimes:
-            raise BadInput(f"{MEMORY_UNKNOWN}, and many GPUs share it: leave --gpus and --nodes out")
+            raise BadInput("memory-unknown", f"{MEMORY_UNKNOWN}, and many GPUs share it: leave --gpus and --nodes out")
         batch = step.batch
         timed_at = cache(lambda size: timed(_at(step, size), self.source))
         run = predict_parallel(
@@ -300,8 +301,9 @@ def _at(step: Step, size: int) -> Step:
         return step
     if step.at_batch is None:
         raise BadInput(
+            "needs-a-model-name",
             "a live module has the batch of its inputs, a ledger its own, and a pipeline divides it: give the model by "
-            "name"
+            "name",
         )
     return step.at_batch(size)
 

@@ -48,9 +48,11 @@ def check_ppp(value: float, name: str = "PPP") -> float:
     """Above 1 nothing runs; a percent where a fraction is meant is the likely slip."""
     if value > 1:
         hint = f"as a fraction, {value / 100:g}?" if value <= 100 else "it is measured FLOP/s over the peak's"
-        raise BadInput(f"{name} {value:g} is above the peak: {hint}")
+        raise BadInput("bad-fraction", f"{name} {value:g} is above the peak: {hint}")
     if not value > 0:
-        raise BadInput(f"{name} {value:g} would take for ever: give a fraction of the peak above 0, at most 1")
+        raise BadInput(
+            "bad-fraction", f"{name} {value:g} would take for ever: give a fraction of the peak above 0, at most 1"
+        )
     return value
 
 
@@ -85,7 +87,7 @@ def default_ppp(device: Device) -> Ppp:
 def given_ppp(value: float) -> Ppp:
     """What the user said, taken at its word."""
     if not isinstance(value, (int, float)):
-        raise BadInput(f"--ppp is a fraction of the peak, such as 0.5, not {value!r}")
+        raise BadInput("bad-fraction", f"--ppp is a fraction of the peak, such as 0.5, not {value!r}")
     check_ppp(value)
     return Ppp(value, "given", low=value, high=value)
 
@@ -163,7 +165,8 @@ def flops_time_s(flops: float, peak_flops_per_s: float, ppp: float = 1.0) -> flo
     """The plain form, for FLOPs from anywhere. A multiply-add is 2 FLOP here, as it is in every peak."""
     if flops < 0 or not peak_flops_per_s > 0:
         raise BadInput(
-            f"{flops:g} FLOP at a peak of {peak_flops_per_s:g} FLOP/s: neither may be negative, nor the peak 0"
+            "not-positive",
+            f"{flops:g} FLOP at a peak of {peak_flops_per_s:g} FLOP/s: neither may be negative, nor the peak 0",
         )
     return flops / (peak_flops_per_s * check_ppp(ppp))
 
@@ -171,19 +174,20 @@ def flops_time_s(flops: float, peak_flops_per_s: float, ppp: float = 1.0) -> flo
 def throughput(batch: float, time_s: float) -> float:
     """Samples a second."""
     if not time_s > 0:
-        raise BadInput(f"a step that takes {time_s:g} s has no throughput")
+        raise BadInput("not-positive", f"a step that takes {time_s:g} s has no throughput")
     return batch / time_s
 
 
 def ppp_of_flops(flops: float, time_s: float, peak_flops_per_s: float) -> float:
     """The PPP that makes the plain form give the measured time. Above 1 something is wrong with one of the three."""
     if not (flops > 0 and time_s > 0 and peak_flops_per_s > 0):
-        raise BadInput("a PPP needs FLOPs, a time and a peak, all above 0")
+        raise BadInput("not-positive", "a PPP needs FLOPs, a time and a peak, all above 0")
     ratio = flops / time_s / peak_flops_per_s
     if ratio > 1:
         raise BadInput(
+            "above-the-peak",
             f"{flops:g} FLOP in {time_s:g} s is {ratio:.3g} times the peak of {peak_flops_per_s:g} FLOP/s: "
-            "another unit did the work (tensor cores?), or the FLOPs or the time are of something else"
+            "another unit did the work (tensor cores?), or the FLOPs or the time are of something else",
         )
     return ratio
 
@@ -193,14 +197,17 @@ def ppp_of_step(ledger: Ledger, device: Device, *, form: Form = "bytes-and-flops
     measured = Measured(ledger)
     time = wall_s(measured) if scope == "wall" or ledger.header.target == "cpu" else busy_s(measured)
     if not time:
-        raise BadInput(f"no {scope} time was measured of {ledger.header.model}: a PPP needs one (rooflight measure)")
+        raise BadInput(
+            "no-time", f"no {scope} time was measured of {ledger.header.model}: a PPP needs one (rooflight measure)"
+        )
     at_peak = spec_time(ledger, device, ppp=1.0, form=form).peak_time_s
     if not at_peak:
-        raise BadInput(f"no op of {ledger.header.model} has a formula: a PPP needs FLOPs")
+        raise BadInput("no-flops", f"no op of {ledger.header.model} has a formula: a PPP needs FLOPs")
     if at_peak > time:
         raise BadInput(
+            "above-the-peak",
             f"{ledger.header.model} took {time:.3g} s, less than the {at_peak:.3g} s it needs at the peak of "
-            f"{device.title}: bytes came from caches, or it ran elsewhere or in another precision; no PPP says that"
+            f"{device.title}: bytes came from caches, or it ran elsewhere or in another precision; no PPP says that",
         )
     value = at_peak / time
     where = ledger.header.device or device.title
@@ -227,7 +234,9 @@ def best_ppp(peak_times_s: Sequence[float], measured_s: Sequence[float]) -> floa
     """
     pairs = list(zip(peak_times_s, measured_s, strict=True))
     if not pairs or any(not (at_peak > 0 and time > 0) for at_peak, time in pairs):
-        raise BadInput("the best PPP needs at least one step with a time at the peak and a measured one, above 0")
+        raise BadInput(
+            "nothing-to-fit", "the best PPP needs at least one step with a time at the peak and a measured one, above 0"
+        )
     # The error is piecewise linear in 1/PPP, so its least value lies at the own PPP of one of the steps.
     return min(
         (at_peak / time for at_peak, time in pairs),

@@ -73,7 +73,7 @@ def rebuilt(ledger: Ledger, traces: Traces | None) -> Rebuilt | str:
 def _built(ledger: Ledger, traces: Traces | None) -> Rebuilt:
     header = ledger.header
     if traces is None or header.batch is None:
-        raise BadInput(f"{header.model} is not built again for a report")
+        raise BadInput("not-rebuilt", f"{header.model} is not built again for a report")
     target = header.target if header.target.startswith("cuda") else "cuda"
     options = TraceOptions.of(StepSpec.of(header), target=target)
     (step,), notes = traces.steps([header.batch], options, scaled=_several(header))
@@ -81,7 +81,8 @@ def _built(ledger: Ledger, traces: Traces | None) -> Rebuilt:
     again = [total(ops).recompute_flops for ops in (step.ops_with_cost, ledger.ops)]
     if again[0] != again[1] or not _is_same(step, ledger):
         raise BadInput(
-            f"{header.model} as it is built now is not what this ledger was made from (other sizes or options)"
+            "not-rebuilt",
+            f"{header.model} as it is built now is not what this ledger was made from (other sizes or options)",
         )
     return Rebuilt(StepRequest(traces, options), step, scaled=_several(header) and not notes)
 

@@ -85,13 +85,15 @@ def calibration_from(
     """
     paths = [files] if isinstance(files, (str, Path)) else list(files)
     if not paths:
-        raise BadInput("no file is given: give a trace of PyTorch's profiler, a measured ledger or a table of times")
+        raise BadInput(
+            "no-files", "no file is given: give a trace of PyTorch's profiler, a measured ledger or a table of times"
+        )
     given = None if on is None else on if isinstance(on, Device) else device_of(on)
     read = [_read(path) for path in paths]
     device = _one_device(read, given)
     done = tuple(_checked(file, device) for file in read)
     if not any(file.works for file in done):
-        raise BadInput(_nothing(done))
+        raise BadInput("nothing-to-calibrate", _nothing(done))
     return RecordedCalibration(_calibration(done, device), device, done)
 
 
@@ -111,7 +113,8 @@ class _ReadTable:
         if len(named) > 1:
             (first, _), (second, line) = sorted(named.items(), key=lambda item: item[1])[:2]
             raise BadFile(
-                f"{self.name}, line {line}: column device: {second} here and {first} above: one table a device"
+                "several-devices",
+                f"{self.name}, line {line}: column device: {second} here and {first} above: one table a device",
             )
         return next(iter(named), None)
 
@@ -122,17 +125,21 @@ def _read(path: str | Path) -> RecordedTimes | _ReadTable:
     path = Path(path)
     content = read_bytes(path, what="trace, ledger or table of times")
     if not content.strip():
-        raise BadFile(f"{path} is empty: give a trace, a measured ledger or a table of times")
+        raise BadFile("empty-file", f"{path} is empty: give a trace, a measured ledger or a table of times")
     if content.lstrip()[:1] not in (b"{", b"["):
         if not points_csv.is_table(content):
             raise BadFile(
+                "unknown-file",
                 f"{path} is no trace of PyTorch's profiler, no ledger, and no table of times: a table begins with a "
-                "line such as op,shape,dtype,time_us"
+                "line such as op,shape,dtype,time_us",
             )
         return _ReadTable(str(path), points_csv.read_table(path))
     if b'"format_version"' in content[:200]:
         if b'"header"' not in content and b'"points"' in content:
-            raise BadFile(f"{path} is a calibration: give the files that it was made from, and the new ones with them")
+            raise BadFile(
+                "is-a-calibration",
+                f"{path} is a calibration: give the files that it was made from, and the new ones with them",
+            )
         return _of_ledger(load(path), str(path))
     from rooflight.calibration.profiled_ops import read_trace  # needs torch, as the others do not
 
@@ -144,9 +151,13 @@ def _of_ledger(ledger: Ledger, name: str, *, left_out: LeftOut | None = None) ->
     times = [kernel.time_s for kernel in ledger.kernels if kernel.time_s is not None]
     if left_out is None:
         if not times:
-            raise BadFile(f"{name} holds no times of kernels: give what `rooflight measure` wrote on a GPU")
+            raise BadFile(
+                "no-kernel-times", f"{name} holds no times of kernels: give what `rooflight measure` wrote on a GPU"
+            )
         if not ledger.ops:
-            raise BadFile(f"{name} holds kernels and no ops: give the log that it was imported from, or measure again")
+            raise BadFile(
+                "no-ops", f"{name} holds kernels and no ops: give the log that it was imported from, or measure again"
+            )
     works, more = timed_tasks(ledger, name=name)
     total = sum(times)
     for reason, (count, spent) in (left_out.reasons if left_out is not None else {}).items():
@@ -180,17 +191,21 @@ def _one_device(files: Sequence[RecordedTimes | _ReadTable], given: Device | Non
         devices.setdefault(given.name, ("--on", given))
     if len(devices) > 1:
         places = " and ".join(f"{place} says {name}" for name, (place, _) in devices.items())
-        raise BadInput(f"{places}: a calibration is of one device")
+        raise BadInput("several-devices", f"{places}: a calibration is of one device")
     if given is None and unknown:
         place, name = unknown[0]
-        raise BadInput(f"{place} is of {name!r}, which is not in the database: say --on, a device or a .toml file")
+        raise BadInput(
+            "device-not-in-database",
+            f"{place} is of {name!r}, which is not in the database: say --on, a device or a .toml file",
+        )
     if not devices:
-        raise BadInput(f"{files[0].name} does not name its device: say --on, as --on=rtx-4090")
+        raise BadInput("no-device", f"{files[0].name} does not name its device: say --on, as --on=rtx-4090")
     device = given or next(device for _, device in devices.values())
     if not device.is_cuda:
         raise BadInput(
+            "not-a-gpu",
             f"{device.name} is no GPU of NVIDIA or AMD, and times are transferred to no others: a CPU is calibrated on "
-            "itself, by `rooflight calibrate --on cpu`"
+            "itself, by `rooflight calibrate --on cpu`",
         )
     return device
 

@@ -38,7 +38,9 @@ def read_calibration(given: str | Path | Calibration | None) -> Calibration | No
     if given is None or isinstance(given, Calibration):
         return given
     if not isinstance(given, (str, Path)):
-        raise BadInput(f"--calibration is a file of `rooflight calibrate`, not of type {type(given).__name__}")
+        raise BadInput(
+            "bad-option-type", f"--calibration is a file of `rooflight calibrate`, not of type {type(given).__name__}"
+        )
     return read(Path(given))
 
 
@@ -51,7 +53,8 @@ def devices_of(on: str | Device | Sequence[str | Device], calibration: Calibrati
         device = name if isinstance(name, Device) else device_of(name, calibration)
         if devices.setdefault(device.name, device) != device:
             raise BadInput(
-                f"two devices are called {device.name}: give one of them another name, in its file or with name="
+                "device-name-taken",
+                f"two devices are called {device.name}: give one of them another name, in its file or with name=",
             )
     return list(devices.values())
 
@@ -61,7 +64,7 @@ def device_of(text: str, calibration: Calibration | None = None) -> Device:
     calibrate` calls this processor."""
     text = text.strip()
     if not text:
-        raise BadInput("an empty device name: `rooflight list devices` shows all")
+        raise BadInput("no-device", "an empty device name: `rooflight list devices` shows all")
     if text.casefold() in HERE:
         return _here(text.casefold(), calibration)
     try:
@@ -92,16 +95,20 @@ def _recognised(text: str) -> Recognised | None:
 def _here(text: str, calibration: Calibration | None) -> Device:
     here = _recognised(text)
     if here is None:
-        raise BadInput("no device of this machine is recognised: `rooflight list devices` shows those that are known")
+        raise BadInput(
+            "unknown-processor",
+            "no device of this machine is recognised: `rooflight list devices` shows those that are known",
+        )
     if here.device is not None:
         return here.device
     if here.outline is None and here.kind == "gpu" and (told := _told_by_torch(here.reported)):
         raise BadInput(
+            "device-not-in-database",
             f"{here.reported}, the device of this machine, is not in the database: give what torch tells of it, "
-            f"corrected where you know better: --on '{told}'"
+            f"corrected where you know better: --on '{told}'",
         )
     if here.outline is None:
-        raise BadInput(f"{here.reported}, the device of this machine: {here.lacks}")
+        raise BadInput("incomplete-device", f"{here.reported}, the device of this machine: {here.lacks}")
     return _measured(here.outline, calibration)
 
 
@@ -134,8 +141,9 @@ def _measured(outline: CpuOutline, calibration: Calibration | None) -> Device:
     copy = None if calibration is None else calibration.ceilings.get("copy")
     if calibration is None or copy is None:
         raise BadInput(
+            "not-calibrated",
             f"{outline.title} is not calibrated, and no file tells how fast its memory is: run `rooflight "
-            "calibrate --on cpu` first, it takes about 3 minutes"
+            "calibrate --on cpu` first, it takes about 3 minutes",
         )
     day = calibration.made or date.today().isoformat()
     return outline.with_bandwidth(Figure(float(copy.value), f"measured by rooflight calibrate: {copy.origin}", day))
@@ -183,25 +191,29 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
     made_on_gpu = given.cuda is not None
     if device.kind == "gpu" and not device.is_cuda:
         raise BadInput(
+            "calibration-of-another-device",
             f"--calibration was made on {given.device}, whose kernels {device.name} does not run: leave "
-            "--calibration out"
+            "--calibration out",
         )
     if made_on_gpu != (device.kind == "gpu"):
         raise BadInput(
+            "calibration-of-another-device",
             f"--calibration was made on a {'GPU' if made_on_gpu else 'CPU'} ({given.device}), and "
-            f"{device.name} is none: give one made on a {device.kind.upper()}"
+            f"{device.name} is none: give one made on a {device.kind.upper()}",
         )
     origin = recognise_name(given.device)
     if given.partial:
         if origin is not None and origin.name != device.name:
             raise BadInput(
+                "calibration-of-another-device",
                 f"--calibration holds some works of {given.device} only, and they say nothing of {device.name}: give "
-                f"one made there, or predict --on {origin.name}"
+                f"one made there, or predict --on {origin.name}",
             )
         if origin is None and given.device not in (device.name, device.title, device.title.partition(",")[0]):
             raise BadInput(
+                "calibration-of-another-device",
                 f"--calibration holds some works of {given.device!r}, and whether that is {device.name} nobody knows: "
-                f"give one made with `rooflight calibrate --from ... --on {device.name}`"
+                f"give one made with `rooflight calibrate --from ... --on {device.name}`",
             )
         return corrected(device, given, f"given, made on {given.device}"), _doubts(device, given)
     if origin is None or origin.name == device.name:
@@ -211,7 +223,8 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
         return Predictor(device, "calibrated", model, f"given, made on {given.device}"), notes
     if tier == "calibrated":
         raise BadInput(
-            f"--calibration was made on {given.device}, not on {device.name}: leave --tier out to transfer it"
+            "calibration-of-another-device",
+            f"--calibration was made on {given.device}, not on {device.name}: leave --tier out to transfer it",
         )
     model = CalibratedModel(given, speed_of(origin))
     note = f"the calibration was made on {given.device}: its times are transferred to {device.name}"

@@ -430,9 +430,6 @@ class SizeLimit(msgspec.Struct, frozen=True, kw_only=True):
 class NoPrediction(BadInput, KeyError):
     """Not among those that were asked for. A `KeyError` too, as of anything that is looked up."""
 
-    def __str__(self) -> str:
-        return Exception.__str__(self)
-
 
 class Predictions(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
     """One prediction for every device and batch."""
@@ -476,4 +473,4 @@ class Predictions(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
         asked = device if batch is None else f"{device} at batch {batch}"
         there = [f"{row.device} at batch {row.batch}" for row in self.predictions]
         more = f", and {len(there) - _NAMED:,} more" if len(there) > _NAMED else ""
-        raise NoPrediction(f"no prediction for {asked}; there are {', '.join(there[:_NAMED])}{more}")
+        raise NoPrediction("no-prediction", f"no prediction for {asked}; there are {', '.join(there[:_NAMED])}{more}")

@@ -64,7 +64,8 @@ class RooflineTimes:
         measured = Measured(ledger)
         if len(measured.ranks) > 1:
             raise BadInput(
-                f"this ledger holds {len(measured.ranks)} ranks, and a roofline is of one device: give one's"
+                "several-ranks",
+                f"this ledger holds {len(measured.ranks)} ranks, and a roofline is of one device: give one's",
             )
         times: dict[tuple[int, ...], float] = defaultdict(float)
         moved: dict[tuple[int, ...], float] = defaultdict(float)
@@ -342,7 +343,7 @@ def _step(
     ledger: Ledger, roofs: Roofs, times: RooflineTimes, points: Sequence[RooflinePoint], idle: Sequence[IdleTime]
 ) -> RooflineStep:
     if not points:
-        raise BadInput(f"no op of {ledger.header.model} has FLOPs: there is nothing to put under a roof")
+        raise BadInput("no-flops", f"no op of {ledger.header.model} has FLOPs: there is nothing to put under a roof")
     demands = [demand for op in ledger.ops if (demand := demand_of(op)) is not None]
     busy = times.gpu_busy_s
     time = times.wall_s if busy is None else busy

@@ -43,11 +43,14 @@ def ledger_given(model: Any) -> Ledger | None:
 def _with_ops(ledger: Ledger, name: str) -> Ledger:
     if not ledger.ops:
         raise BadInput(
+            "no-ops",
             f"{name} has kernels or regions but no ops, whose shapes a prediction needs: give a ledger of `rooflight "
-            "measure` or `estimate`, or a PyTorch trace that was made with record_shapes=True"
+            "measure` or `estimate`, or a PyTorch trace that was made with record_shapes=True",
         )
     if ranks := {op.rank for op in ledger.ops} - {ledger.ops[0].rank}:
-        raise BadInput(f"{name} has the ops of {len(ranks) + 1} processes: give the ledger of one of them")
+        raise BadInput(
+            "several-ranks", f"{name} has the ops of {len(ranks) + 1} processes: give the ledger of one of them"
+        )
     return ledger
 
 
@@ -56,14 +59,16 @@ def spec_of(ledger: Ledger, keywords: Mapping[str, Any], *, inputs: object = ())
     was, and refused with a line where it should be otherwise."""
     header, was = ledger.header, StepSpec.of(ledger.header)
     if inputs:
-        raise BadInput("inputs go with a live module; the step of a ledger has its own: leave them out")
+        raise BadInput(
+            "option-not-applicable", "inputs go with a live module; the step of a ledger has its own: leave them out"
+        )
     given = {name: value for name, value in keywords.items() if value is not None}
     asked = StepSpec.given(header.model, {"step": was.step, **given}, verb="predict")
     fields = {field.name: getattr(asked, field.name) for field in FIELDS.values() if field.keyword in given}
     for name, value in fields.items():
         kept = name in _WHERE or (name in _HOW and value) or value == getattr(was, name)
         if not kept:
-            raise BadInput(_refusal(ledger, was, name, value))
+            raise BadInput("step-of-ledger", _refusal(ledger, was, name, value))
     return replace(was, **{name: value for name, value in fields.items() if name in (*_HOW, *_WHERE)})
 
 

@@ -307,7 +307,7 @@ def check_precision(step_precision: str, devices: Sequence[Device], *, option: s
     )
     names = ",".join(device.name for device in without)
     others = f", or leave {names} out of --on" if len(without) < len(devices) else ""
-    raise BadInput(f"{have}; choose with {option}{others}")
+    raise BadInput("unknown-peak", f"{have}; choose with {option}{others}")
 
 
 def _model(device: str) -> tuple[CalibratedModel, str] | None:
@@ -363,17 +363,21 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
         return Predictor(device, "calibrated", *calibrated)
     if tier == "calibrated":
         raise BadInput(
-            f"there is no calibration of {device.name}: make one there with `rooflight calibrate`, or leave --tier away"
+            "not-calibrated",
+            f"there is no calibration of {device.name}: make one there with `rooflight calibrate`, or leave "
+            "--tier away",
         )
     if device.kind == "cpu":
         raise BadInput(
+            "not-calibrated",
             f"no calibration of {device.name}, and a GPU's cannot be transferred to a CPU: run `rooflight "
-            "calibrate --on cpu` there, or use --tier spec"
+            "calibrate --on cpu` there, or use --tier spec",
         )
     if not device.is_cuda:
         raise BadInput(
+            "no-transfer",
             f"{device.vendor}'s GPUs run other kernels than CUDA's, so no measured times can be transferred to "
-            f"{device.name}: use --tier spec"
+            f"{device.name}: use --tier spec",
         )
     names = () if tier == "transferred" else _published_names(device)
     if names:
@@ -381,7 +385,10 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
         host = _host_of(device, names)
         return Predictor(device, "published", model, f"{words}; {_said_of(host)}", corrections, host)
     if tier == "published":
-        raise BadInput(f"nobody has published single ops of {device.name} that come with rooflight: leave --tier away")
+        raise BadInput(
+            "not-calibrated",
+            f"nobody has published single ops of {device.name} that come with rooflight: leave --tier away",
+        )
     model, words = _origin_model()
     host = _host_of(device, ())
     words = f"transferred from {ORIGIN} ({words}); {_said_of(host)}"
@@ -455,8 +462,9 @@ def corrected(device: Device, calibration: Calibration, words: str, *, published
     published where they did, unless that is not wanted."""
     if not device.is_cuda:
         raise BadInput(
+            "no-transfer",
             f"a calibration of some works corrects times that are transferred from {ORIGIN}, and none can be "
-            f"transferred to {device.name}: use --tier spec"
+            f"transferred to {device.name}: use --tier spec",
         )
     model, _ = _origin_model()
     names, older = _published_names(device) if published else (), _older_than(device)
@@ -484,5 +492,8 @@ def _transfer_to(model: CalibratedModel) -> Callable[[Sequence[Task], Device], t
 def _origin_model() -> tuple[CalibratedModel, str]:
     origin = _model(ORIGIN)
     if origin is None:
-        raise BadInput(f"the calibration of {ORIGIN} that comes with rooflight is missing: install it again")
+        raise BadInput(
+            "damaged-installation",
+            f"the calibration of {ORIGIN} that comes with rooflight is missing: install it again",
+        )
     return origin

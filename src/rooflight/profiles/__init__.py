@@ -57,10 +57,13 @@ def _on(log: ProfilerLog, device: str | None) -> ProfilerLog:
         return log
     asked = find(device)
     if asked.name not in names():
-        raise BadInput(f"--device {device}: only a device that rooflight knows by name (`rooflight list devices`)")
+        raise BadInput(
+            "unknown-device",
+            f"--device {device}: only a device that rooflight knows by name (`rooflight list devices`)",
+        )
     logged = recognise_name(log.device)
     if log.device and (logged is None or logged.name != asked.name):
-        raise BadInput(f"the log is of a {log.device}, not of a {asked.title}: leave --device out")
+        raise BadInput("device-mismatch", f"the log is of a {log.device}, not of a {asked.title}: leave --device out")
     capability = None if asked.capability is None else f"{asked.capability // 10}.{asked.capability % 10}"
     name = log.device or (asked.recognised_as[0] if asked.recognised_as else asked.name)
     note = () if log.device else (f"the log names no device: that it is a {asked.title} was said with --device",)
@@ -72,14 +75,14 @@ def _log(path: Path) -> ProfilerLog:
         return nsys_sqlite.read(path)
     content = read_bytes(path, what="log")
     if not content.strip():
-        raise BadFile(f"{path} is empty: the profiler wrote nothing into it, profile again")
+        raise BadFile("empty-file", f"{path} is empty: the profiler wrote nothing into it, profile again")
     if content.startswith(ncu_report.MAGIC):
         return ncu_report.read(path, content)
     if content.startswith(MAGIC):
         return nsys_sqlite.read(path, content)
     text = decode(content)
     if text is None:
-        raise BadFile(f"{path} is no log that rooflight knows; it reads {KNOWN}")
+        raise BadFile("unknown-file", f"{path} is no log that rooflight knows; it reads {KNOWN}")
     source = LogText(str(path), text)
     if ncu_csv.HEADER.search(text):
         return ncu_csv.read(source)
@@ -99,4 +102,4 @@ def _log(path: Path) -> ProfilerLog:
         return time_table.read(source)
     if "==PROF==" in text or "==ERROR==" in text or "NVPROF is profiling" in text:
         raise refuse_empty(source, "the log holds no table of kernels")
-    raise BadFile(f"{path} is no log that rooflight knows; it reads {KNOWN}")
+    raise BadFile("unknown-file", f"{path} is no log that rooflight knows; it reads {KNOWN}")

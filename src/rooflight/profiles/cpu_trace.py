@@ -40,7 +40,10 @@ def read(trace: KinetoTrace, *, name: str) -> ProfilerLog:
     calls = OperatorCalls()
     times = [time for time in _times(trace, calls) if trace.ranges[time.position].cat.lower() in _OPS]
     if not times:
-        raise BadFile(f"{name} is a trace without GPU kernels and without ops: nothing ran while torch's profiler did")
+        raise BadFile(
+            "empty-trace",
+            f"{name} is a trace without GPU kernels and without ops: nothing ran while torch's profiler did",
+        )
     traced, owners, reasons = _traced(trace, times, calls)
     first = min(trace.ranges[time.position].ts for time in times)
     launches = tuple(

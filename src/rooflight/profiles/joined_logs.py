@@ -34,12 +34,16 @@ def joined(logs: Sequence[ProfilerLog]) -> ProfilerLog:
     files = " and ".join(log.file for log in logs)
     if not counting:
         raise BadInput(
+            "no-counters",
             f"{files} have times and no counters: one of the files must be of ncu or nvprof, which count FLOPs and "
-            "bytes"
+            "bytes",
         )
     if len(timing) > 1:
         names = " and ".join(log.file for log in timing)
-        raise BadInput(f"{names} both have times of kernels: give one of them, and the log of ncu that belongs to it")
+        raise BadInput(
+            "duplicate-log",
+            f"{names} both have times of kernels: give one of them, and the log of ncu that belongs to it",
+        )
     result, *others = counting
     for other in others:
         result = _with_counters(result, other)
@@ -54,8 +58,9 @@ def _with_counters(log: ProfilerLog, other: ProfilerLog) -> ProfilerLog:
     _same_device(log, other)
     if [base(launch.name) for launch in log.launches] != [base(launch.name) for launch in other.launches]:
         raise BadFile(
+            "different-kernels",
             f"{log.file} ({len(log.launches):,} kernels) and {other.file} ({len(other.launches):,}) have not the same "
-            "kernels in the same order: record all metrics in one run of ncu, or give one of the two"
+            "kernels in the same order: record all metrics in one run of ncu, or give one of the two",
         )
     launches = tuple(
         replace(
@@ -94,7 +99,10 @@ def _with_times(log: ProfilerLog, timed: ProfilerLog) -> ProfilerLog:
     if any(launch.start_s is not None for launch in times):
         times.sort(key=lambda launch: launch.start_s or 0.0)
     if any(launch.time_s is None for launch in times) or not times:
-        raise BadFile(f"{timed.file} has no times of kernels: export `nsys stats --report cuda_gpu_trace --format csv`")
+        raise BadFile(
+            "no-kernel-times",
+            f"{timed.file} has no times of kernels: export `nsys stats --report cuda_gpu_trace --format csv`",
+        )
     both_sized = all(launch.grid and launch.block for launch in (*log.launches, *times))
     matching = None if log.is_summary or timed.is_summary else _in_order(log.launches, times, both_sized)
     matching = matching or _by_name(log.launches, times, both_sized)
@@ -131,8 +139,9 @@ def _by_file(log: ProfilerLog) -> list[str]:
 def _same_device(log: ProfilerLog, other: ProfilerLog) -> None:
     if log.device and other.device and log.device != other.device:
         raise BadFile(
+            "device-mismatch",
             f"{log.file} is of a {log.device}, {other.file} of a {other.device}: counts of one GPU and times of "
-            "another make no point; record both on the same"
+            "another make no point; record both on the same",
         )
 
 
@@ -216,8 +225,9 @@ def _strangers(log: ProfilerLog, timed: ProfilerLog, times: Sequence[LoggedLaunc
         why = f"{log.file} begins with {_short(log.launches[0])}, {timed.file} with {_short(times[0])}"
         advice = "record the same program with both, and export kernels' names alike (no :mangled, no :base)"
     return BadFile(
+        "different-kernels",
         f"only {matched:,} of {total:,} kernels of {log.file} are in {timed.file}, too few to join them: {why}; "
-        f"{advice}"
+        f"{advice}",
     )
 
 

@@ -265,15 +265,18 @@ def decode(content: bytes, *, name: str) -> KinetoTrace:
         except msgspec.ValidationError:
             continue  # no object, or a category that is none
         except UnicodeDecodeError as error:
-            raise BadFile(f"{name}: event {number} of the trace is damaged ({error}): export it again") from None
+            raise BadFile(
+                "damaged-file", f"{name}: event {number} of the trace is damaged ({error}): export it again"
+            ) from None
         if head.ph != "X" or not isinstance(head.cat, str):
             continue
         try:
             _sort(trace, head.cat.lower(), head.name, raw)
         except UNDECODABLE as error:
             raise BadFile(
+                "damaged-file",
                 f"{name}: event {number} of the trace, {_named(head)}, is not as PyTorch's profiler writes it "
-                f"({error}): export it again"
+                f"({error}): export it again",
             ) from None
     return trace
 
@@ -311,12 +314,16 @@ def _document(content: bytes, name: str) -> _TraceDocument:
         return msgspec.json.decode(content, type=_TraceDocument)
     except msgspec.ValidationError as error:
         own = _own_kind(content, name)
-        raise BadFile(own or f"{name} is JSON, but no Chrome trace of PyTorch's profiler: {error}") from None
+        raise BadFile(
+            "not-a-trace", own or f"{name} is JSON, but no Chrome trace of PyTorch's profiler: {error}"
+        ) from None
     except UNDECODABLE as error:
         place = re.search(r"byte (\d+)", str(error))
         # Where the text ends too early, that is the last line.
         line = content[: int(place[1]) if place is not None else None].count(b"\n") + 1
-        raise BadFile(f"{name}, line {line}: the trace breaks off or is no JSON ({error}): export it again") from None
+        raise BadFile(
+            "damaged-file", f"{name}, line {line}: the trace breaks off or is no JSON ({error}): export it again"
+        ) from None
 
 
 def _own_kind(content: bytes, name: str) -> str:

@@ -42,11 +42,15 @@ class LogText:
         if line == len(self.lines):
             raise self.torn(line, "the last row has no line end")
 
+    def at(self, line: int) -> str:
+        """Name the file and the line, as errors begin."""
+        return f"{self.name}, line {line}"
+
     def bad(self, line: int, message: str) -> BadFile:
-        return BadFile(f"{self.name}, line {line}: {message}")
+        return BadFile("bad-line", f"{self.at(line)}: {message}")
 
     def torn(self, line: int, message: str, *, again: str = "export") -> BadFile:
-        return self.bad(line, f"{message}: the file is not whole, {again} it again")
+        return BadFile("truncated-file", f"{self.at(line)}: {message}: the file is not whole, {again} it again")
 
 
 @dataclass(frozen=True)
@@ -174,8 +178,9 @@ def check_launches(source: LogText, counts: list[int]) -> None:
     """Refuse a summary of more launches than a ledger should hold, before they are written out one by one."""
     if sum(counts) > MOST_LAUNCHES:
         raise BadFile(
+            "too-many-launches",
             f"{source.name} tells of {sum(counts):,} launches, more than the {MOST_LAUNCHES:,} that rooflight "
-            "imports: profile a shorter part"
+            "imports: profile a shorter part",
         )
 
 

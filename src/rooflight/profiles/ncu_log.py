@@ -266,19 +266,30 @@ def refuse_empty(source: LogText, what: str) -> BadFile:
     """Why a profiler's log holds nothing to import, from its own errors where it has some."""
     if "ERR_NVGPUCTRPERM" in source.text:
         line = next(number for number, text in source.numbered() if "ERR_NVGPUCTRPERM" in text)
-        return source.bad(
-            line, f"the log holds no counters, because the user had no permission to read them: {PERMISSION_REMEDY}"
+        return BadFile(
+            "no-permission-to-count",
+            f"{source.at(line)}: the log holds no counters, because the user had no permission to read them: "
+            f"{PERMISSION_REMEDY}",
         )
     if errors := messages(source, "ERROR"):
         meant = "".join(f"; {note}" for note in dropped_metrics.unknown_to_ncu([text for _, text in errors]))
-        return source.bad(errors[0][0], f"{what}; ncu failed: {errors[0][1] or 'it does not say why'}{meant}")
+        line, text = errors[0]
+        return BadFile(
+            "profiler-failed", f"{source.at(line)}: {what}; ncu failed: {text or 'it does not say why'}{meant}"
+        )
     for line, text in messages(source, "WARNING"):
         if text.startswith("No kernels were profiled"):
-            return source.bad(line, "ncu profiled no kernels: check its filters, or add --target-processes all")
+            return BadFile(
+                "nothing-profiled",
+                f"{source.at(line)}: ncu profiled no kernels: check its filters, or add --target-processes all",
+            )
     for number, line_text in source.numbered():
         if (match := _OF_NVPROF.match(line_text)) is not None:
-            return source.bad(number, f"{what}; nvprof says: {match[2]}")
-    return source.bad(len(source.lines), f"{what}: the file is cut off, or nothing was profiled; record it again")
+            return BadFile("profiler-failed", f"{source.at(number)}: {what}; nvprof says: {match[2]}")
+    return BadFile(
+        "nothing-profiled",
+        f"{source.at(len(source.lines))}: {what}: the file is cut off, or nothing was profiled; record it again",
+    )
 
 
 def notes_of(source: LogText, *, launches: int) -> list[str]:

@@ -32,8 +32,9 @@ def read(path: Path, content: bytes) -> ProfilerLog:
         package = import_module("ncu_report")
     except ImportError:
         raise BadFile(
+            "no-ncu",
             f"{path} is a report that only Nsight Compute can open: install ncu, or pip install ncu_report, or export "
-            f"it elsewhere with: ncu --import {path.name} --csv --page raw --print-units base"
+            f"it elsewhere with: ncu --import {path.name} --csv --page raw --print-units base",
         ) from None
     return _through_package(package, path, content)
 
@@ -55,11 +56,14 @@ def _through_ncu(program: str, path: Path, content: bytes) -> ProfilerLog:
                 command, capture_output=True, timeout=_TOO_LONG_S, check=False, env={**os.environ, "LC_ALL": "C"}
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise BadFile(f"ncu could not open {path}: {error}; try a newer ncu") from None
+            raise BadFile("report-not-opened", f"ncu could not open {path}: {error}; try a newer ncu") from None
     printed = done.stdout.decode(errors="replace")
     if done.returncode != 0 or not ncu_csv.HEADER.search(printed):
         why = (done.stderr.decode(errors="replace") + printed).strip().splitlines() or ["it says nothing"]
-        raise BadFile(f"ncu could not open {path}: {why[-1].strip()}; try the ncu that wrote it, or a newer one")
+        raise BadFile(
+            "report-not-opened",
+            f"ncu could not open {path}: {why[-1].strip()}; try the ncu that wrote it, or a newer one",
+        )
     return ncu_csv.read(LogText(f"ncu's CSV of {path}", printed))
 
 
@@ -73,9 +77,13 @@ def _through_package(package: ModuleType, path: Path, content: bytes) -> Profile
             capability = _capability(actions[0]) if actions else None
             notes = _dropped(actions, launches)
     except Exception as error:  # the package raises what it likes on a report of another version, or a cut one
-        raise BadFile(f"{path}: ncu_report cannot open it ({type(error).__name__}: {error}); try a newer one") from None
+        raise BadFile(
+            "report-not-opened", f"{path}: ncu_report cannot open it ({type(error).__name__}: {error}); try a newer one"
+        ) from None
     if not launches:
-        raise BadFile(f"{path} holds no kernels: nothing was profiled, or the file is cut off; profile again")
+        raise BadFile(
+            "nothing-profiled", f"{path} holds no kernels: nothing was profiled, or the file is cut off; profile again"
+        )
     return ProfilerLog(
         tool="ncu",
         about="ncu report",

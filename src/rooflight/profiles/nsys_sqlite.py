@@ -75,15 +75,17 @@ def read(path: Path, content: bytes | None = None) -> ProfilerLog:
     with opened(path, content) as tables:
         if not any(table in tables for table in ("StringIds", _KERNELS)):
             raise BadFile(
+                "unknown-file",
                 f"{path} is an SQLite database, but none of Nsight Systems: make one with "
-                "`nsys export --type sqlite FILE.nsys-rep`"
+                "`nsys export --type sqlite FILE.nsys-rep`",
             )
         strings = _Strings(tables)
         work = _work(tables, strings)
         if not any(item.kind == "kernel" for item in work):
             raise BadFile(
+                "no-gpu-kernels",
                 f"{path} holds no GPU kernels ({_KERNELS}): record with `nsys profile --trace cuda,nvtx` on a machine "
-                "with a GPU"
+                "with a GPU",
             )
         calls = _calls(tables, {item.call for item in work})
         labels = _labels(tables, calls, strings)
@@ -128,8 +130,9 @@ def _work(tables: SqliteTables, strings: _Strings) -> list[_GpuWork]:
             work.append(_item(row, table, kind, strings))
             if len(work) > MOST_LAUNCHES:
                 raise BadFile(
+                    "too-many-launches",
                     f"{tables.name} holds more than {MOST_LAUNCHES:,} launches: record a shorter part "
-                    "(nsys profile --duration, or --capture-range cudaProfilerApi)"
+                    "(nsys profile --duration, or --capture-range cudaProfilerApi)",
                 )
     return work
 

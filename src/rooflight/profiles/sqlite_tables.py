@@ -92,7 +92,7 @@ class StoredRow:
         return value if isinstance(value, str) else ""
 
     def bad(self, what: str) -> BadFile:
-        return BadFile(f"{self._place}: {what}: the database is damaged, export it again")
+        return BadFile("damaged-file", f"{self._place}: {what}: the database is damaged, export it again")
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def opened(path: Path, content: bytes | None = None) -> Iterator[SqliteTables]:
         finally:
             connection.close()
     except (sqlite3.Error, MemoryError, OverflowError) as error:
-        raise BadFile(f"{path} is no whole SQLite database ({error}): export it again") from None
+        raise BadFile("damaged-file", f"{path} is no whole SQLite database ({error}): export it again") from None
 
 
 # A write-ahead log: what was written lies in FILE-wal until it is brought into the database, which nobody but a writer
@@ -152,8 +152,9 @@ def _without_log(content: bytes) -> bytes:
 
 def _unfinished(path: Path) -> BadFile:
     return BadFile(
+        "unfinished-file",
         f"{path} is not finished: what was written last is in its -wal file; close the program that writes it, or run "
-        "`sqlite3 FILE 'PRAGMA wal_checkpoint(TRUNCATE)'` on the database where it was written, and import it then"
+        "`sqlite3 FILE 'PRAGMA wal_checkpoint(TRUNCATE)'` on the database where it was written, and import it then",
     )
 
 

@@ -32,7 +32,7 @@ def path(name: str) -> Path:
     known = names()
     if wanted in known:
         return _FOLDER / f"{wanted}{_ENDING}"
-    raise BadFile(f"there is no recording {wanted!r}: {_hint(wanted, known)}")
+    raise BadFile("unknown-recording", f"there is no recording {wanted!r}: {_hint(wanted, known)}")
 
 
 def is_recorded(name: str | Path) -> bool:

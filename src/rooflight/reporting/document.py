@@ -151,11 +151,11 @@ class Document(Worded):
         names_here = [section.name for section in self.sections]
         wrong = [name for name in names if name not in names_here]
         if wrong:
-            raise BadInput(f"no section {wrong[0]!r} in this report: it has {', '.join(names_here)}")
+            raise BadInput("unknown-section", f"no section {wrong[0]!r} in this report: it has {', '.join(names_here)}")
         chosen = tuple(section for section in self.sections if section.name in names)
         empty = next((section for section in chosen if section.missing and not any(section.all_tables)), None)
         if empty is not None:
-            raise BadInput(f"there is nothing in the section {empty.name!r} of this: {empty.missing}")
+            raise BadInput("empty-section", f"there is nothing in the section {empty.name!r} of this: {empty.missing}")
         return replace(self, sections=chosen, rows=None, data=None)
 
 

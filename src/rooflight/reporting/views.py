@@ -87,7 +87,7 @@ def _pandas() -> Any:
     try:
         import pandas
     except ImportError:
-        raise RooflightError("to_pandas() needs pandas: pip install 'rooflight[pandas]'") from None
+        raise RooflightError("package-missing", "to_pandas() needs pandas: pip install 'rooflight[pandas]'") from None
     return pandas
 
 

@@ -74,19 +74,21 @@ class Field:
                 if several and isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
                     sizes = tuple(dict.fromkeys(map(self._number, value)))
                     if not sizes:
-                        raise BadInput(f"{self.option} has no size in it: give one or more")
+                        raise BadInput("missing-value", f"{self.option} has no size in it: give one or more")
                     return sizes[0] if len(sizes) == 1 else sizes
                 return self._number(value)
             case "flag" | "switch":
                 if type(value).__name__ not in ("bool", "bool_"):  # the second is numpy's
-                    raise BadInput(f"{self.option} is True or False, not {value!r}")
+                    raise BadInput("not-a-truth-value", f"{self.option} is True or False, not {value!r}")
                 return bool(value)
             case "choice":
                 if own and self.own and is_own(value):
                     return value
                 text = _TORCH_DTYPES.get(name := str(value).removeprefix("torch."), name)
                 if text not in self.choices:
-                    raise BadInput(f"{self.option} must be one of {', '.join(self.choices)}, got {value!r}")
+                    raise BadInput(
+                        "unknown-choice", f"{self.option} must be one of {', '.join(self.choices)}, got {value!r}"
+                    )
                 return text
             case "modules":
                 return module_names(value)
@@ -96,12 +98,13 @@ class Field:
                 text = value if isinstance(value, str) else _shape_text(value)
                 if not _SHAPE.fullmatch(text.strip().lower()):
                     raise BadInput(
+                        "bad-shape",
                         f"{self.option} {text!r} is no shape: write the sizes of one sample, without the "
-                        "batch, as in 3x224x224 or int:128"
+                        "batch, as in 3x224x224 or int:128",
                     )
                 return text.strip().lower()
         if not isinstance(value, str) or not value.strip():
-            raise BadInput(f"{self.option} must be a text, got {value!r}")
+            raise BadInput("bad-option-type", f"{self.option} must be a text, got {value!r}")
         return value
 
     def _number(self, value: Any) -> int:
@@ -110,9 +113,9 @@ class Field:
         except TypeError:
             number = None
         if number is None:
-            raise BadInput(f"{self.option} must be a whole number, got {value!r}")
+            raise BadInput("not-a-whole-number", f"{self.option} must be a whole number, got {value!r}")
         if number < 1:
-            raise BadInput(f"{self.option} must be at least 1, got {number}")
+            raise BadInput("out-of-range", f"{self.option} must be at least 1, got {number}")
         return number
 
 
@@ -131,7 +134,9 @@ class CallersOwn:
         return self.name
 
     def __call__(self, *given: Any) -> Any:
-        raise BadInput(f"{self.name} was given in Python, and no name says how to make it: give it again there")
+        raise BadInput(
+            "made-in-python", f"{self.name} was given in Python, and no name says how to make it: give it again there"
+        )
 
 
 def own_name(value: Any) -> str:
@@ -149,7 +154,9 @@ def module_names(value: str | Sequence[str]) -> tuple[str, ...]:
     are_names = all(isinstance(text, str) for text in texts)
     parts = [part.strip() for text in texts for part in text.split(",")] if are_names else []
     if not all(parts) or not parts:
-        raise BadInput("--checkpoint wants paths of modules such as layer1.0 or h.*, or the word blocks")
+        raise BadInput(
+            "bad-module-paths", "--checkpoint wants paths of modules such as layer1.0 or h.*, or the word blocks"
+        )
     return tuple(dict.fromkeys(parts))
 
 
@@ -164,7 +171,7 @@ def settings_of(value: Any) -> dict[str, str]:
     for text in value if isinstance(value, (list, tuple)) else [value]:
         name, equals, setting = str(text).partition("=")
         if not equals or not name.strip():
-            raise BadInput(f"--set wants NAME=VALUE, as in --set=channels=20,40, got {text!r}")
+            raise BadInput("bad-setting", f"--set wants NAME=VALUE, as in --set=channels=20,40, got {text!r}")
         settings[name.strip()] = setting.strip()
     return settings
 

@@ -42,9 +42,15 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         """The step that a caller of Python means: `model` is a name, a live module, or a spec, which says it all;
         `inputs` and `kwargs` are what a live module is called with, `labels` what its loss gets."""
         if not isinstance(kwargs, (NoneType, Mapping)):
-            raise BadInput(f"kwargs are what the model is called with by name, as {{'mask': mask}}, not {kwargs!r}")
+            raise BadInput(
+                "bad-option-type",
+                f"kwargs are what the model is called with by name, as {{'mask': mask}}, not {kwargs!r}",
+            )
         if isinstance(model, (str, StepSpec)) and (inputs or kwargs):
-            raise BadInput("inputs go with a live module; a model by name gets its own (use --batch, --seq, --input)")
+            raise BadInput(
+                "needs-a-module",
+                "inputs go with a live module; a model by name gets its own (use --batch, --seq, --input)",
+            )
         fields = {field.keyword: field for field in fields_for(verb)}
         if unknown := next((name for name in keywords if name not in fields), None):
             names = [*OWN_KEYWORDS.get(verb, ()), *fields]
@@ -55,11 +61,12 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
             raise TypeError(f"{verb}() takes no keyword {unknown!r}; {hint} are {', '.join(names)}")
         given = {fields[name]: value for name, value in keywords.items() if value is not None}
         if {FIELDS["batch"], FIELDS["total_batch"]} <= given.keys():
-            raise BadInput(BOTH_BATCHES)
+            raise BadInput("two-batches", BOTH_BATCHES)
         if isinstance(model, StepSpec):
             if given:
                 raise BadInput(
-                    f"the step is described already: leave {next(iter(given)).option} out, or make another description"
+                    "described-already",
+                    f"the step is described already: leave {next(iter(given)).option} out, or make another description",
                 )
             return model.check()
         values = {
@@ -72,11 +79,14 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         if is_program(model):
             said = [field.option for field in given if field.name not in _OF_A_PROGRAM]
             if said := [*said, *([] if labels is None else ["--labels"])]:
-                raise BadInput(f"{', '.join(said)}: a step of your own says that itself; leave it out")
+                raise BadInput(
+                    "step-of-your-own", f"{', '.join(said)}: a step of your own says that itself; leave it out"
+                )
             return cls(model=program_name(model) or "step", **{"batch": None, **values}).check()
         if by_name := [field.option for field, value in given.items() if field.by_name and value is not False]:
             raise BadInput(
-                f"{', '.join(by_name)}: only for a model by name; a live module is traced with the inputs you pass"
+                "needs-a-model-name",
+                f"{', '.join(by_name)}: only for a model by name; a live module is traced with the inputs you pass",
             )
         return cls(model=type(getattr(model, "_orig_mod", model)).__name__, **{"batch": None, **values}).check()
 
@@ -109,11 +119,14 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
             if field.is_given(value) and value is not None:
                 field.read(value, several=True, own=True)
             if field.step not in (None, self.step) and field.is_given(value):
-                raise BadInput(f"{field.option} goes with --step={field.step}: add it, or leave {field.option} out")
+                raise BadInput(
+                    "option-needs-another",
+                    f"{field.option} goes with --step={field.step}: add it, or leave {field.option} out",
+                )
         if self.foreach is not None and self.fused:
-            raise BadInput("choose one of --foreach and --fused: an optimizer is one or the other")
+            raise BadInput("option-conflict", "choose one of --foreach and --fused: an optimizer is one or the other")
         if self.accumulate > 1 and self.gpus * self.nodes > 1:
-            raise BadInput(NOT_ACCUMULATED)
+            raise BadInput("option-conflict", NOT_ACCUMULATED)
         return self
 
     @property

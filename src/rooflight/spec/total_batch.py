@@ -12,8 +12,9 @@ def part_of(total_batch: int, replicas: int) -> int:
     """What each replica has."""
     if total_batch < 1 or total_batch % replicas:
         raise BadInput(
+            "not-divisible",
             f"--total-batch={total_batch} cannot be divided evenly among {replicas} replicas: give a multiple of "
-            f"{replicas}, or another --gpus"
+            f"{replicas}, or another --gpus",
         )
     return total_batch // replicas
 
@@ -22,5 +23,5 @@ def with_part_of(spec: StepSpec, total_batch: int, replicas: int) -> StepSpec:
     """The step with each replica's part of the batch; one that has it already stays as it is."""
     each = part_of(total_batch, replicas)
     if spec.batch not in (1, None, each):
-        raise BadInput(BOTH_BATCHES)
+        raise BadInput("two-batches", BOTH_BATCHES)
     return replace(spec, batch=each)

@@ -91,7 +91,10 @@ class OtherBatch:
         if self._prime is None:
             return values
         if float(values.max(initial=0)) * (self._batch / self._prime) ** 2 > _MOST_BYTES:
-            raise BadInput(f"a batch of {self._batch:,} makes tensors that cannot be addressed: give a smaller one")
+            raise BadInput(
+                "batch-too-large",
+                f"a batch of {self._batch:,} makes tensors that cannot be addressed: give a smaller one",
+            )
         different, places = np.unique(values, return_inverse=True)
         return np.array([self.size(value) for value in different.tolist()], dtype=np.int64)[places]
 

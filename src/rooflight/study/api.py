@@ -86,7 +86,9 @@ def prepare(plan: Asked, folder: str | Path | None, axes: Mapping[str, Any], *, 
     """The folder of what is asked for; `dry`: nothing is written, and it need not be there."""
     if isinstance(plan, (str, Path)) and Path(plan).is_dir() and ":" not in str(plan):
         if axes or folder is not None:
-            raise BadInput(f"{plan} is a study's folder, which has a plan: give no other folder and no grid")
+            raise BadInput(
+                "option-conflict", f"{plan} is a study's folder, which has a plan: give no other folder and no grid"
+            )
         return open_study(Path(plan))
     asked, text = _asked(plan, axes)
     if dry:
@@ -94,7 +96,7 @@ def prepare(plan: Asked, folder: str | Path | None, axes: Mapping[str, Any], *, 
             asked = merged(read_plan_in(folder), asked, str(folder))
         return Store(Path(folder or "FOLDER"), asked)
     if folder is None:
-        raise BadInput("a study needs a folder for what it finds: add --folder=FOLDER")
+        raise BadInput("no-study-folder", "a study needs a folder for what it finds: add --folder=FOLDER")
     return begin(Path(folder), asked, text)
 
 
@@ -105,12 +107,15 @@ def _asked(plan: Asked, axes: Mapping[str, Any]) -> tuple[StudyPlan, str | None]
         asked = plan
     elif isinstance(plan, (str, Path)) and str(plan).endswith(".toml"):
         if axes:
-            raise BadInput(f"{plan} has its own grid: leave {', '.join(axes)} out, or change the file")
+            raise BadInput(
+                "plan-has-a-grid", f"{plan} has its own grid: leave {', '.join(axes)} out, or change the file"
+            )
         asked, text = read_plan(Path(plan))
     elif not isinstance(plan, (str, Path, Sequence)):
         raise BadInput(
+            "not-a-plan",
             f"a study takes models by name, a .toml file or a folder, not a {type(plan).__name__}: name "
-            "your own model by its factory, as my_package.my_module:MyNet"
+            "your own model by its factory, as my_package.my_module:MyNet",
         )
     else:
         models = [str(plan)] if isinstance(plan, (str, Path)) else list(plan)

@@ -116,7 +116,7 @@ class StudyJournal:
                 file.seek(start)
                 content = file.read()
         except OSError as error:
-            raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
+            raise BadFile("read-failed", f"cannot read {path}: {error.strerror or error}; may you read it?") from error
         # What has no end of line is being written at this moment, or its process was killed while it wrote.
         complete = content[: content.rfind(b"\n") + 1]
         entries = []
@@ -126,8 +126,9 @@ class StudyJournal:
                 entries.append(replace(entry, values=values_now(entry.values)))
             except UNDECODABLE as error:
                 raise BadFile(
+                    "damaged-file",
                     f"{path} is damaged, or of another version of rooflight ({error}): remove it, and what "
-                    "it told will be found again"
+                    "it told will be found again",
                 ) from None
         self._read[name] = start + len(complete)
         return entries
@@ -260,7 +261,7 @@ def _sizes(folder: Path) -> list[tuple[str, int]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise BadFile(f"cannot read {folder}: {error.strerror or error}; may you read it?") from error
+        raise BadFile("read-failed", f"cannot read {folder}: {error.strerror or error}; may you read it?") from error
 
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -273,4 +274,4 @@ def broken(folder: Path, cause: BaseException | None, text: str) -> StoreBroken:
             f"{folder}: {cause.strerror}; what was finished is kept: make space, then go on with: "
             f"rooflight study {folder}"
         )
-    return StoreBroken(text)
+    return StoreBroken("study-not-writable", text)

@@ -23,7 +23,7 @@ def check_layers(plan: StudyPlan, where: str) -> None:
         if layer not in there:
             models = ", ".join(dict.fromkeys(cell.model for cell in cells))
             hint = suggest(layer, there, otherwise=f"`rooflight estimate {cells[0].model}` names them")
-            raise BadInput(f"{where}: layers: no layer {layer!r} in {models}: {hint}")
+            raise BadInput("unknown-layer", f"{where}: layers: no layer {layer!r} in {models}: {hint}")
 
 
 def _modules(cell: StudyCell) -> list[str]:

@@ -175,7 +175,7 @@ class _WorkerLoop:
             return
         for item in news:
             if item.what == "broken":
-                raise StoreBroken(item.why)
+                raise StoreBroken("study-not-writable", item.why)
             if item.what == "finished":
                 del self._units[slot]
                 self._deadlines.pop(slot, None)

@@ -34,11 +34,13 @@ class Locks:
 
     def __init__(self, path: Path) -> None:
         if fcntl is None:
-            raise RooflightError("a study locks its files as Linux and macOS do: run it there, or in WSL")
+            raise RooflightError("no-locks", "a study locks its files as Linux and macOS do: run it there, or in WSL")
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise BadFile(f"cannot open {path}: {error.strerror or error}; may you write into the folder?") from error
+            raise BadFile(
+                "write-failed", f"cannot open {path}: {error.strerror or error}; may you write into the folder?"
+            ) from error
 
     def close(self) -> None:
         os.close(self._file)
@@ -95,7 +97,8 @@ class Locks:
             if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
             raise BadFile(
-                f"the folder's file system takes no locks: {error.strerror or error}; give a folder on another one"
+                "no-locks",
+                f"the folder's file system takes no locks: {error.strerror or error}; give a folder on another one",
             ) from error
         return True
 

@@ -108,14 +108,16 @@ def read_plan(path: Path) -> tuple[StudyPlan, str]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise BadFile(f"{path} does not exist: give a study's .toml file, its folder, or models by name") from None
+        raise BadFile(
+            "file-not-found", f"{path} does not exist: give a study's .toml file, its folder, or models by name"
+        ) from None
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
+        raise BadFile("read-failed", f"cannot read {path}: {error.strerror or error}; may you read it?") from error
     try:
         text = content.decode()
         return plan_of(tomllib.loads(text), str(path)), text
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadFile(f"{path} is no TOML file: {_one_line(error)}") from None
+        raise BadFile("not-toml", f"{path} is no TOML file: {_one_line(error)}") from None
 
 
 def plan_of(document: Mapping[str, Any], where: str) -> StudyPlan:
@@ -123,13 +125,13 @@ def plan_of(document: Mapping[str, Any], where: str) -> StudyPlan:
     _check_keys(document, where)
     measure = document.get("measure", "auto")
     if isinstance(measure, str) and measure != "auto":
-        raise BadInput(f'{where}: measure is "auto", true or false, not {measure!r}')
+        raise BadInput("unknown-choice", f'{where}: measure is "auto", true or false, not {measure!r}')
     # [grid] or several [[grid]], one layer or a list of them.
     listed = {name: value if isinstance(value, list) else [value] for name, value in document.items() if name in _LISTS}
     try:
         plan = msgspec.convert({**document, **listed}, type=StudyPlan)
     except (msgspec.ValidationError, ValueError, TypeError, RecursionError, OverflowError) as error:
-        raise BadInput(f"{where}: {_readable(error)}") from None
+        raise BadInput("bad-plan", f"{where}: {_readable(error)}") from None
     check(plan, where)
     return plan
 
@@ -137,25 +139,26 @@ def plan_of(document: Mapping[str, Any], where: str) -> StudyPlan:
 def check(plan: StudyPlan, where: str) -> None:
     """All that types cannot say."""
     if not plan.grid:
-        raise BadInput(f"{where}: no [grid]: give at least a model")
+        raise BadInput("empty-axis", f"{where}: no [grid]: give at least a model")
     for grid in plan.grid:
         _check_grid(grid, where)
     count = sum(math.prod(len(_values(grid, axis)) for axis in AXES) for grid in plan.grid)
     if count > MOST_CELLS:
         raise BadInput(
+            "too-many-cells",
             f"{where}: the grid has {count:,} cells, and at most {MOST_CELLS:,} are run: leave some axes' "
-            "values out, or make several studies"
+            "values out, or make several studies",
         )
     _check_cells(plan, where)
     if not (math.isfinite(plan.timeout_s) and plan.timeout_s > 0):
-        raise BadInput(f"{where}: timeout_s must be above 0, got {plan.timeout_s:g}")
+        raise BadInput("out-of-range", f"{where}: timeout_s must be above 0, got {plan.timeout_s:g}")
     if plan.repeat < 1:
-        raise BadInput(f"{where}: repeat must be at least 1, got {plan.repeat}")
+        raise BadInput("out-of-range", f"{where}: repeat must be at least 1, got {plan.repeat}")
     if plan.slurm:
         check_placement(plan.slurm, devices_named(plan), where)
     _check_once("layers", plan.layers, where)
     if any(not layer.strip() for layer in plan.layers):
-        raise BadInput(f"{where}: layers: an empty name, leave it out")
+        raise BadInput("bad-name", f"{where}: layers: an empty name, leave it out")
 
 
 def devices_named(plan: StudyPlan) -> list[str]:
@@ -172,7 +175,7 @@ def check_claims(plan: StudyPlan, where: str) -> None:
         except RooflightError as error:
             unknown = str(error)
         if unknown is not None:
-            raise BadInput(f"{where}: claim {number}: {' '.join(unknown.split())}")
+            raise BadInput("bad-hypothesis", f"{where}: claim {number}: {' '.join(unknown.split())}")
 
 
 def _check_keys(document: Mapping[str, Any], where: str) -> None:
@@ -186,7 +189,7 @@ def _check_keys(document: Mapping[str, Any], where: str) -> None:
             if key not in names:
                 near = difflib.get_close_matches(str(key), names, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-                raise BadInput(f"{where}: {prefix}unknown key {key!r}: {hint}")
+                raise BadInput("unknown-key", f"{where}: {prefix}unknown key {key!r}: {hint}")
 
 
 def _check_grid(grid: StudyGrid, where: str) -> None:
@@ -194,7 +197,8 @@ def _check_grid(grid: StudyGrid, where: str) -> None:
         values = _values(grid, axis)
         if not values:
             raise BadInput(
-                f"{where}: {axis} is an empty list, so the grid has no cells: give a value, or leave {axis} out"
+                "empty-axis",
+                f"{where}: {axis} is an empty list, so the grid has no cells: give a value, or leave {axis} out",
             )
         _check_once(axis, values, where)
     for axis, field in _FIELDS.items():
@@ -202,7 +206,7 @@ def _check_grid(grid: StudyGrid, where: str) -> None:
         for value in given:
             _check_value(field, value, where)
         if given and field.step not in (None, *_values(grid, "step")):
-            raise BadInput(_said(f"{field.option} goes with --step={field.step}", where))
+            raise BadInput("option-needs-another", _said(f"{field.option} goes with --step={field.step}", where))
     for model in _values(grid, "model"):
         _check_model(model, where)
     _check_devices(grid, where)
@@ -210,11 +214,11 @@ def _check_grid(grid: StudyGrid, where: str) -> None:
 
 def _check_value(field: Field, value: Any, where: str) -> None:
     if field.kind == "number" and not 1 <= value <= MOST_BATCH:
-        raise BadInput(_said(f"{field.option} must be from 1 to {MOST_BATCH:,}, got {value:,}", where))
+        raise BadInput("out-of-range", _said(f"{field.option} must be from 1 to {MOST_BATCH:,}, got {value:,}", where))
     try:
         field.read(value)
     except BadInput as error:
-        raise BadInput(_said(error.text, where)) from None
+        raise error.reworded(_said(error.text, where)) from None
 
 
 def _said(text: str, where: str) -> str:
@@ -237,21 +241,24 @@ def _check_cells(plan: StudyPlan, where: str) -> None:
             cell.check()
             if not cell.impossible:
                 return
-            refused = BadInput(f"there is {cell.impossible}: choose another precision with --dtype, or another device")
+            refused = BadInput(
+                "impossible-step",
+                f"there is {cell.impossible}: choose another precision with --dtype, or another device",
+            )
         except BadInput as error:
             refused = error
     if refused is not None:
-        raise BadInput(_said(refused.text, where))
+        raise refused.reworded(_said(refused.text, where))
 
 
 def _check_model(model: str, where: str) -> None:
     if not model.strip() or model != model.strip():
-        raise BadInput(f"{where}: model {model!r}: give a name, as in `rooflight list models`")
+        raise BadInput("unknown-model", f"{where}: model {model!r}: give a name, as in `rooflight list models`")
     if ":" not in model:
         try:
             registry.find(model)
         except RooflightError as error:
-            raise type(error)(f"{where}: {error}") from None
+            raise error.reworded(f"{where}: {error}") from None
 
 
 def _check_devices(grid: StudyGrid, where: str) -> None:
@@ -262,43 +269,46 @@ def _check_devices(grid: StudyGrid, where: str) -> None:
         try:
             name = devices.find(text).name
         except RooflightError as error:
-            raise type(error)(f"{where}: {error}") from None
+            raise error.reworded(f"{where}: {error}") from None
         if name in named:
-            raise BadInput(f"{where}: on: {named[name]} and {text} are the same device, {name}: leave one of them out")
+            raise BadInput(
+                "duplicate-device",
+                f"{where}: on: {named[name]} and {text} are the same device, {name}: leave one of them out",
+            )
         named[name] = text
     counts = [gpus * nodes for gpus in _values(grid, "gpus") for nodes in _values(grid, "nodes") if gpus * nodes > 1]
     for how in filter(None, _values(grid, "parallel")):
         if not counts:
-            raise BadInput(_said("--parallel goes with --gpus above 1", where))
+            raise BadInput("option-needs-another", _said("--parallel goes with --gpus above 1", where))
         refusals = [_refusal(how, gpus) for gpus in counts]
-        if all(refusals):
-            raise BadInput(f"{where}: {refusals[0]}")
+        if (refusal := refusals[0]) is not None and all(refusals):
+            raise refusal.reworded(f"{where}: {refusal}")
     _check_total(grid, where)
     for axis in ("gpus", "nodes"):
         if grid.on is None and _values(grid, axis) != [1]:
-            raise BadInput(_said(f"--{axis} goes with --on: name the device", where))
+            raise BadInput("option-needs-another", _said(f"--{axis} goes with --on: name the device", where))
 
 
 def _check_total(grid: StudyGrid, where: str) -> None:
     """A batch that all GPUs share, which must be divisible among them."""
     totals = [total for total in _values(grid, "total_batch") if total is not None]
     if totals and _values(grid, "batch") != [FIELDS["batch"].default]:
-        raise BadInput(_said(BOTH_BATCHES, where))
+        raise BadInput("two-batches", _said(BOTH_BATCHES, where))
     try:
         for total, gpus, nodes in itertools.product(totals, _values(grid, "gpus"), _values(grid, "nodes")):
             for how in _values(grid, "parallel"):
                 if how is None or not _refusal(how, gpus * nodes):
                     layout.replica_batch(total, parallel=how, gpus=gpus, nodes=nodes)
     except BadInput as error:
-        raise BadInput(_said(error.text, where)) from None
+        raise error.reworded(_said(error.text, where)) from None
 
 
-def _refusal(how: str, gpus: int) -> str:
+def _refusal(how: str, gpus: int) -> RooflightError | None:
     try:
         layout.parse(how, gpus=gpus)
     except RooflightError as error:
-        return _one_line(error)
-    return ""
+        return error
+    return None
 
 
 def is_of_this_machine(device: str) -> bool:
@@ -308,7 +318,7 @@ def is_of_this_machine(device: str) -> bool:
 def _check_once(axis: str, values: Sequence[Any], where: str) -> None:
     for place, value in enumerate(values):
         if value in values[:place]:
-            raise BadInput(f"{where}: {axis} has {value!r} twice: leave one of them out")
+            raise BadInput("duplicate-value", f"{where}: {axis} has {value!r} twice: leave one of them out")
 
 
 def _values(grid: StudyGrid, axis: str) -> list[Any]:
@@ -342,8 +352,9 @@ def merged(old: StudyPlan, new: StudyPlan, where: str) -> StudyPlan:
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             raise BadInput(
+                "different-plan",
                 f"{where} holds a study with {name} = {written(before)}, and this one has {written(after)}: "
-                "give another folder, or the same value"
+                "give another folder, or the same value",
             )
     there = {cell.id for cell in new.cells}
     if all(cell.id in there for cell in old.cells):

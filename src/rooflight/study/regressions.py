@@ -126,13 +126,15 @@ def _cause(bridge: Bridge | None) -> str:
 def condition(text: str) -> Hypothesis:
     """A condition that was read and makes sense; else what is wrong with it, and which names there are."""
     if not text.strip():
-        raise BadInput(f"--fail-if is empty: write a condition such as 'time > 1.05'; {_there_are()}")
+        raise BadInput(
+            "empty-expression", f"--fail-if is empty: write a condition such as 'time > 1.05'; {_there_are()}"
+        )
     try:
         read = Scanner(text, None).hypothesis()
         _check(read, read.tree, of_truth=True)
     except BadInput as error:
         told = str(error).replace(_OF_HYPOTHESES, "it is none of those below")
-        raise BadInput(f"--fail-if {text!r}: {told}; {_there_are()}") from None
+        raise error.reworded(f"--fail-if {text!r}: {told}; {_there_are()}") from None
     return read
 
 
@@ -174,9 +176,9 @@ def _check(read: Hypothesis, node: ast.expr, *, of_truth: bool) -> None:
             for part in (left, right):
                 _check(read, part, of_truth=False)
             if not read.terms(node):
-                raise BadInput("only numbers are compared: name a quantity")
+                raise BadInput("not-comparable", "only numbers are compared: name a quantity")
             if len(node.comparators) > (2 if isinstance(node.ops[-1], ast.In) else 1):
-                raise BadInput("a comparison cannot be compared again: join two of them with 'and'")
+                raise BadInput("not-comparable", "a comparison cannot be compared again: join two of them with 'and'")
         case ast.BinOp(left=left, right=right) if not of_truth:
             _check(read, left, of_truth=False)
             _check(read, right, of_truth=False)
@@ -186,28 +188,32 @@ def _check(read: Hypothesis, node: ast.expr, *, of_truth: bool) -> None:
             _check_leaf(read, node)
         case _:
             raise BadInput(
-                f"{read.written(node)!r} is no {'comparison, such as time > 1.05' if of_truth else 'number'}"
+                "not-comparable",
+                f"{read.written(node)!r} is no {'comparison, such as time > 1.05' if of_truth else 'number'}",
             )
     if len({term.name for _, term in read.terms(read.tree)}) > _MOST_NAMES:
-        raise BadInput(f"more than {_MOST_NAMES} quantities in one condition: give --fail-if several times")
+        raise BadInput(
+            "too-many-quantities", f"more than {_MOST_NAMES} quantities in one condition: give --fail-if several times"
+        )
 
 
 def _check_leaf(read: Hypothesis, node: ast.Name) -> None:
     leaf = read.leaf(node)
     if isinstance(leaf, QuantityTerm):
         if leaf.name not in _SIDES:
-            raise BadInput(f"{leaf.name} is not compared here")
+            raise BadInput("not-comparable", f"{leaf.name} is not compared here")
         if leaf.filters or leaf.layer or leaf.side:
-            raise BadInput(f"{leaf.name} is B/A of the whole step: leave what stands behind it out")
+            raise BadInput("not-comparable", f"{leaf.name} is B/A of the whole step: leave what stands behind it out")
     elif isinstance(leaf, NumberLiteral):
         if leaf.text.endswith("%"):
             raise BadInput(
-                f"{leaf.text} is {leaf.value:.4g}, and a name here is B/A: write a ratio, such as 1.05 for 5% more"
+                "not-comparable",
+                f"{leaf.text} is {leaf.value:.4g}, and a name here is B/A: write a ratio, such as 1.05 for 5% more",
             )
         if leaf.dimension is not None:
-            raise BadInput(f"{leaf.text} has a unit, and B/A has none: write a ratio, such as 1.05")
+            raise BadInput("not-comparable", f"{leaf.text} has a unit, and B/A has none: write a ratio, such as 1.05")
     else:
-        raise BadInput(f"{read.written(node)!r} is no ratio")
+        raise BadInput("not-comparable", f"{read.written(node)!r} is no ratio")
 
 
 def _truth(read: Hypothesis, node: ast.expr, ratios: Mapping[str, Spread]) -> bool | None:
@@ -250,8 +256,9 @@ def _number(read: Hypothesis, node: ast.expr, ratios: Mapping[str, Spread]) -> S
         value = calculated(sign, left.value, right.value)
     except UnavailableValue as error:
         raise BadInput(
+            "not-computable",
             f"--fail-if {read.text!r}: {read.written(node)!r} cannot be worked out, {error.why}: write a condition "
-            "such as 'time > 1.05'"
+            "such as 'time > 1.05'",
         ) from None
     return _calculated(sign, left, right, value)
 
@@ -276,13 +283,14 @@ def _ratio(name: str, comparison: Comparison, text: str) -> ComparedRatio:
     missing = [side for side, spread in spreads.items() if spread is None]
     if missing:
         raise BadInput(
+            "unknown-quantity",
             f"--fail-if {text!r}: {name} of {' and '.join(missing)} is not known; "
-            f"known of both: {', '.join(_known(comparison)) or 'nothing'}"
+            f"known of both: {', '.join(_known(comparison)) or 'nothing'}",
         )
     a, b = cast(Spread, spreads["A"]), cast(Spread, spreads["B"])
     ratio = ratio_of(b, a)
     if ratio is None:
-        raise BadInput(f"--fail-if {text!r}: {name} of A is 0, and B/A is nothing")
+        raise BadInput("not-computable", f"--fail-if {text!r}: {name} of A is 0, and B/A is nothing")
     by_formula = _is_by_formula(name, comparison)
     predicted = name in _TIMES and name != "kernel_time" and comparison.predicted is not None
     bridge = _bridge(name, comparison, a, b, by_formula=by_formula)

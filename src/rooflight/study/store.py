@@ -245,13 +245,16 @@ def _rows_in(path: Path) -> list[StudyRow]:
     try:
         index = msgspec.json.decode(path.read_bytes(), type=_StudyIndex)
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
+        raise BadFile("read-failed", f"cannot read {path}: {error.strerror or error}; may you read it?") from error
     except UNDECODABLE as error:
-        raise BadFile(f"{path} is no index of a study: {error}; remove it, and it is written again") from None
+        raise BadFile(
+            "damaged-file", f"{path} is no index of a study: {error}; remove it, and it is written again"
+        ) from None
     if index.format_version != INDEX_VERSION:
         raise BadFile(
+            "unknown-format",
             f"{path} has format {index.format_version}, and this rooflight reads {INDEX_VERSION}: use the "
-            "rooflight that wrote it"
+            "rooflight that wrote it",
         )
     return [msgspec.structs.replace(row, values=with_rates(row.cell, values_now(row.values))) for row in index.rows]
 
@@ -263,17 +266,19 @@ def _begun(folder: Path) -> str:
 def open_study(folder: Path) -> Store:
     """A study's folder that is there already, and can be gone on with."""
     if not folder.exists():
-        raise BadFile(f"{folder} does not exist: a study is begun with `{_begun(folder)}`")
+        raise BadFile("folder-not-found", f"{folder} does not exist: a study is begun with `{_begun(folder)}`")
     if not folder.is_dir():
-        raise BadFile(f"{folder} is a file, no study's folder: give the folder, or a .toml file")
+        raise BadFile("not-a-folder", f"{folder} is a file, no study's folder: give the folder, or a .toml file")
     if not is_study(folder):
         raise BadFile(
-            f"{folder} is no study's folder: it has no {PLAN} and {JOURNAL}/; one is begun with `{_begun(folder)}`"
+            "not-a-study",
+            f"{folder} is no study's folder: it has no {PLAN} and {JOURNAL}/; one is begun with `{_begun(folder)}`",
         )
     if not (folder / JOURNAL).is_dir():
         raise BadFile(
+            "no-journal",
             f"{folder} holds results without their journal: `rooflight report` shows them, and "
-            f"`{shell('study', folder / PLAN, output='NEW')}` finds them anew"
+            f"`{shell('study', folder / PLAN, output='NEW')}` finds them anew",
         )
     return Store(folder, read_plan_in(folder))
 
@@ -297,20 +302,25 @@ def begin(folder: Path, plan: StudyPlan, text: str | None = None) -> Store:
 def _make(folder: Path) -> None:
     """Only an empty folder, or a study's own, becomes a study's folder."""
     if folder.exists() and not folder.is_dir():
-        raise BadFile(f"{folder} is a file: give a folder for the study")
+        raise BadFile("not-a-folder", f"{folder} is a file: give a folder for the study")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Another process may be writing the plan at this moment, under a name that begins so, or was killed doing it.
         names = {name for name in _names(folder) if not name.startswith((f".{PLAN}.", f".{INDEX}."))}
         others = sorted(names - {PLAN, JOURNAL, LEDGERS, LOCK, INDEX})
         if others and not (folder / PLAN).exists():
-            raise BadFile(f"{folder} holds other things ({others[0]}): give a new or empty folder for the study")
+            raise BadFile(
+                "folder-not-empty",
+                f"{folder} holds other things ({others[0]}): give a new or empty folder for the study",
+            )
         for name in (JOURNAL, LEDGERS):
             (folder / name).mkdir(exist_ok=True)
     except OSError as error:
-        raise BadFile(f"cannot make {folder}: {error.strerror or error}; give another folder") from error
+        raise BadFile(
+            "write-failed", f"cannot make {folder}: {error.strerror or error}; give another folder"
+        ) from error
     if not os.access(folder, os.W_OK):
-        raise BadFile(f"no permission to write into {folder}: give another folder")
+        raise BadFile("no-permission", f"no permission to write into {folder}: give another folder")
 
 
 def _names(folder: Path) -> list[str]:
@@ -319,4 +329,4 @@ def _names(folder: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise BadFile(f"cannot read {folder}: {error.strerror or error}; may you read it?") from error
+        raise BadFile("read-failed", f"cannot read {folder}: {error.strerror or error}; may you read it?") from error

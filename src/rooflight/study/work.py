@@ -51,7 +51,7 @@ def run_cell(folder: Path, cell_id: str) -> StudyRow:
     with open_study(folder) as store:
         cell = store.by_id.get(cell_id)
         if cell is None:
-            raise BadInput(f"{folder} has no cell {cell_id}")
+            raise BadInput("unknown-cell", f"{folder} has no cell {cell_id}")
         store.want(wanted_here(store, [cell]))
         for side in store.sides(cell):
             if side != "measured" or can_measure(cell):
@@ -109,8 +109,9 @@ def _check_batch(cell: StudyCell, batch: int | None) -> None:
     """A factory that makes its own inputs has a batch of its own, and no number of it belongs into another's cell."""
     if batch not in (None, cell.batch):
         raise BadInput(
+            "batch-mismatch",
             f"the inputs that {cell.model} makes have a batch of {batch}, and the cell one of {cell.batch}: "
-            "give the factory a parameter `batch` to make them by"
+            "give the factory a parameter `batch` to make them by",
         )
 
 
@@ -260,8 +261,9 @@ def _check_device(cell: StudyCell, ran_on: str | None) -> None:
     ran, wanted = recognise_name(ran_on), find(cell.on)
     if ran is None or ran.name != wanted.name:
         raise BadInput(
+            "device-mismatch",
             f"it ran on {ran_on or 'an unknown device'}, which is no {wanted.title}: choose the GPU with "
-            "CUDA_VISIBLE_DEVICES; CUDA_DEVICE_ORDER=PCI_BUS_ID makes its numbers nvidia-smi's"
+            "CUDA_VISIBLE_DEVICES; CUDA_DEVICE_ORDER=PCI_BUS_ID makes its numbers nvidia-smi's",
         )
 
 

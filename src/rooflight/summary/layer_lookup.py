@@ -40,7 +40,9 @@ def find_layer(ledger: Ledger, text: str) -> FoundLayer:
         around = name.removesuffix(_SEVERAL)
         meant = [row for row in functions if row.rpartition(".")[0] == around.removesuffix(".")]
         if meant:
-            raise BadInput(f"{text!r} stands for {len(meant)} functions: {_some(meant)}; name one of them")
+            raise BadInput(
+                "ambiguous-layer", f"{text!r} stands for {len(meant)} functions: {_some(meant)}; name one of them"
+            )
     wanted = _plain(name)
     for candidates in (
         [row for row in functions if _plain(row) == wanted],
@@ -49,7 +51,7 @@ def find_layer(ledger: Ledger, text: str) -> FoundLayer:
     ):
         if wanted and candidates:
             return _first_of(ledger, text, candidates)
-    raise BadInput(_unknown(ledger, text, [*(path for path in paths if path), *functions]))
+    raise BadInput("unknown-layer", _unknown(ledger, text, [*(path for path in paths if path), *functions]))
 
 
 def _plain(name: str) -> str:
@@ -80,7 +82,9 @@ def _first_of(ledger: Ledger, text: str, names: list[str]) -> FoundLayer:
         place = "" if row.totals.ops else re.sub(r"\d+", "#", row.name)
         kinds.add((row.type, row.params, row.output, row.totals, place))
     if len(kinds) > 1:
-        raise BadInput(f"{text!r} is {len(names)} layers, not all alike: {_some(names)}; name one of them")
+        raise BadInput(
+            "ambiguous-layer", f"{text!r} is {len(names)} layers, not all alike: {_some(names)}; name one of them"
+        )
     return FoundLayer(names[0], tuple(names[1:]))
 
 

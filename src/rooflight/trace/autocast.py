@@ -51,7 +51,7 @@ def autocast_as_cuda(precision: str | None, *, on: str = "meta") -> Iterator[Non
     On a real GPU it is torch's own.
     """
     if precision is not None and precision not in ("bf16", "fp16"):
-        raise BadInput(f"--autocast takes bf16 or fp16, not {precision!r}")
+        raise BadInput("unknown-dtype", f"--autocast takes bf16 or fp16, not {precision!r}")
     dtype = None if precision is None else torch_dtype(precision)
     if on == "cuda":
         with torch.autocast("cuda", dtype, enabled=dtype is not None):

@@ -33,9 +33,13 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
     modules = list(model.modules())
     state = [*model.parameters(), *model.buffers()]
     if any(is_lazy(tensor) for tensor in state):
-        raise TraceFailed("the model has lazy parameters without a shape: run it once on a real input first")
+        raise TraceFailed(
+            "lazy-parameters", "the model has lazy parameters without a shape: run it once on a real input first"
+        )
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
-        raise TraceFailed("the model is scripted, so its calls cannot be followed: pass the module it was made from")
+        raise TraceFailed(
+            "scripted-model", "the model is scripted, so its calls cannot be followed: pass the module it was made from"
+        )
     attributes = KeptAttributes(modules)
     others = [tensor for tensor in attributes.tensors if has_memory(tensor)]
     really_run = on in ("cpu", "cuda")

@@ -49,15 +49,21 @@ def _matching(pattern: str, modules: dict[str, nn.Module], model: nn.Module) -> 
     if pattern == BLOCKS:
         paths = _blocks(modules)
         if not paths:
-            raise BadInput(f"--checkpoint={BLOCKS}: {_name(model)} has no repeated blocks{_instead(modules)}")
+            raise BadInput(
+                "unknown-module", f"--checkpoint={BLOCKS}: {_name(model)} has no repeated blocks{_instead(modules)}"
+            )
         return paths
     paths = [path for path in modules if path and _fits(path, pattern)]
     if not paths:
-        raise BadInput(f"--checkpoint={pattern}: {_name(model)} has no such module{_instead(modules)}")
+        raise BadInput(
+            "unknown-module", f"--checkpoint={pattern}: {_name(model)} has no such module{_instead(modules)}"
+        )
     called = [path for path in paths if _has_forward(modules[path])]
     if not called:
         kind = _name(modules[paths[0]])
-        raise BadInput(f"--checkpoint={pattern}: a {kind} is not called itself; its members are {pattern}.*")
+        raise BadInput(
+            "unknown-module", f"--checkpoint={pattern}: a {kind} is not called itself; its members are {pattern}.*"
+        )
     return called
 
 

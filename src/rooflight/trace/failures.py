@@ -29,7 +29,7 @@ def failures_explained(
         raise
     except torch.OutOfMemoryError as error:
         text = _first_line(error)
-        raise OutOfMemory(f"out of memory on the device: try a smaller batch ({text})") from error
+        raise OutOfMemory("out-of-memory", f"out of memory on the device: try a smaller batch ({text})") from error
     except Exception as error:
         raise (_plain(error, known) if on_data else _explained(error, known)) from error
 
@@ -63,7 +63,7 @@ def _plain(error: Exception, known: Sequence[str]) -> TraceFailed:
     text = _first_line(error) if str(error).strip() else ""
     missing = isinstance(error, TypeError) and "forward() missing" in text
     hint = "; pass what it is called with behind the model, or, of a model by name, --input" if missing else ""
-    return TraceFailed(f"{_where(error)}: {type(error).__name__}: {'; '.join((text + hint, *known))}")
+    return TraceFailed("model-failed", f"{_where(error)}: {type(error).__name__}: {'; '.join((text + hint, *known))}")
 
 
 def _explained(error: Exception, known: Sequence[str]) -> TraceFailed:
@@ -72,25 +72,29 @@ def _explained(error: Exception, known: Sequence[str]) -> TraceFailed:
     if any(sign in text for sign in _NO_SHAPES):
         operator = _OPERATOR.search(text)
         return TraceFailed(
+            "no-meta-kernel",
             f"{where}: {operator[0] if operator else 'an operator'} cannot run on tensors without data; trace it on "
-            "real data with --real-data, or, if it is your own operator, give it torch.library.register_fake"
+            "real data with --real-data, or, if it is your own operator, give it torch.library.register_fake",
         )
     if "FlexAttention" in text or "HigherOrderOperator" in text:
         return TraceFailed(
+            "no-meta-kernel",
             f"{where}: this part runs only where it is compiled, or on real data; trace it with --real-data, or use "
-            f"plain operators ({text})"
+            f"plain operators ({text})",
         )
     if _HAS_A_CLASS in text:
         return TraceFailed(
+            "tensor-subclass",
             f"{where}: the step makes a tensor of a class of its own here, which one without data cannot be; make it "
-            "before the step, or run the step once on its own data with --real-data"
+            "before the step, or run the step once on its own data with --real-data",
         )
     signs = [sign for sign in _DATA_DEPENDENT if sign in str(error) or sign in type(error).__name__]
     if signs and isinstance(error, (RuntimeError, TypeError)):  # as torch raises them
         return TraceFailed(
+            "data-dependent",
             f"{where}: the model looks at values of its data here, which a trace without data does not have "
             f"({text.partition('. ')[0]}); "
-            "trace it on real data with --real-data, or take this branch out of the model"
+            "trace it on real data with --real-data, or take this branch out of the model",
         )
     return _plain(error, known)
 

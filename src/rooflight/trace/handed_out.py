@@ -66,8 +66,9 @@ class NumberThatDataDecides(UnknownNumber):
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TraceFailed(
+            "data-dependent",
             f"{python_line()}: the step decides by a number of its data here, which a trace without data does not "
-            "have; run it once on its own data with real_data=True, or measure it"
+            "have; run it once on its own data with real_data=True, or measure it",
         )
 
     __index__ = __bool__ = __int__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __round__ = _refuse

@@ -82,10 +82,12 @@ def chosen_optimizer(
     if not isinstance(given, torch.optim.Optimizer):
         return _made(model, parameters, training)
     if training.fused or training.foreach is not None:
-        raise BadInput(_SAYS_ITSELF.format("--fused" if training.fused else "--foreach"))
+        raise BadInput("option-not-applicable", _SAYS_ITSELF.format("--fused" if training.fused else "--foreach"))
     optimizer = given if training.runs else _over_twins(given, twins, to_meta if training.on == "meta" else fake)
     if not _held(optimizer, parameters):
-        raise BadInput("the optimizer holds no parameter of this model: make it with model.parameters()")
+        raise BadInput(
+            "foreign-optimizer", "the optimizer holds no parameter of this model: make it with model.parameters()"
+        )
     return optimizer
 
 
@@ -103,8 +105,9 @@ def make_state(optimizer: torch.optim.Optimizer, model: nn.Module, training: Tra
     except Exception as error:
         why = "it calls the step itself" if "closure" in str(error) else one_line(error)
         raise BadInput(
+            "optimizer-makes-no-step",
             f"{type(optimizer).__name__} makes no step here ({why}): run your own step with it, as "
-            "rooflight.estimate(step)"
+            "rooflight.estimate(step)",
         ) from error
     optimizer.zero_grad(set_to_none=True)
     if isinstance(optimizer, torch.optim.RAdam):
@@ -124,7 +127,7 @@ def _held(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> l
 def _made(model: nn.Module, parameters: list[nn.Parameter], training: TrainingChoices) -> torch.optim.Optimizer:
     which = training.optimizer
     if not isinstance(which, (str, type)) and (training.fused or training.foreach is not None):
-        raise BadInput(_SAYS_ITSELF.format("--fused" if training.fused else "--foreach"))
+        raise BadInput("option-not-applicable", _SAYS_ITSELF.format("--fused" if training.fused else "--foreach"))
     try:
         kind = _class_of(which) if isinstance(which, str) else which
         versions = _versions(kind, training) if isinstance(kind, type) else {}
@@ -135,22 +138,27 @@ def _made(model: nn.Module, parameters: list[nn.Parameter], training: TrainingCh
         raise
     except Exception as error:
         raise BadInput(
+            "bad-optimizer",
             f"{own_name(which)} is no optimizer of these parameters ({one_line(error)}): give one that is called "
-            "with parameters alone, as lambda parameters: SGD(parameters, lr=0.1)"
+            "with parameters alone, as lambda parameters: SGD(parameters, lr=0.1)",
         ) from error
     if not hasattr(optimizer, "param_groups"):
-        raise BadInput(f"{own_name(which)} makes a {type(optimizer).__name__}, not an optimizer")
+        raise BadInput("bad-optimizer", f"{own_name(which)} makes a {type(optimizer).__name__}, not an optimizer")
     made: torch.optim.Optimizer = optimizer
     return made
 
 
 def _class_of(name: str) -> Any:
     if name in _REFUSED:
-        raise BadInput(f"{_REFUSED[name]}: run your own step with it, as rooflight.estimate(step)")
+        raise BadInput(
+            "unsupported-optimizer", f"{_REFUSED[name]}: run your own step with it, as rooflight.estimate(step)"
+        )
     kinds = {kind.__name__.lower(): kind for kind in vars(torch.optim).values() if isinstance(kind, type)}
     kinds["momentum"] = torch.optim.SGD
     if name not in kinds:
-        raise BadInput(f"torch {torch.__version__} has no {name}: it came with torch {_SINCE.get(name, '?')}")
+        raise BadInput(
+            "unknown-optimizer", f"torch {torch.__version__} has no {name}: it came with torch {_SINCE.get(name, '?')}"
+        )
     return kinds[name]
 
 
@@ -159,7 +167,9 @@ def _versions(kind: type, training: TrainingChoices) -> dict[str, Any]:
     has = inspect.signature(kind).parameters
     for name, asked in (("fused", training.fused), ("foreach", training.foreach is not None)):
         if asked and name not in has:
-            raise BadInput(f"{kind.__name__.lower()} has no {name} version: leave --{name} out")
+            raise BadInput(
+                "unsupported-optimizer", f"{kind.__name__.lower()} has no {name} version: leave --{name} out"
+            )
     # Without data the fused version is made of the others afterwards, and torch takes one of the two.
     runs_fused = training.fused and training.runs
     lists = training.takes_lists if training.foreach is None else training.foreach

@@ -48,7 +48,9 @@ class TraceOptions:
     ) -> TraceOptions:
         """As the step's description says."""
         if on not in get_args(TensorKind):
-            raise BadInput(f"--on names the tensors of a trace: {', '.join(get_args(TensorKind))}, not {on!r}")
+            raise BadInput(
+                "unknown-choice", f"--on names the tensors of a trace: {', '.join(get_args(TensorKind))}, not {on!r}"
+            )
         shared = {field.name: getattr(spec, field.name) for field in fields(cls) if field.name in FIELDS}
         return cls(**shared, on=on, target=target, rank=rank, command=command)
 

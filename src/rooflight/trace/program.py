@@ -162,8 +162,9 @@ class ProgramRecorder(Recorder):
         """Without data a module that is moved gets other parameters, of which its optimizer knows nothing."""
         if any(id(one) in self._moved for group in optimizer.param_groups for one in group["params"]):
             raise TraceFailed(
+                "module-moved",
                 "the step moves a module to another device or type, and its optimizer cannot be followed there without "
-                "data: move it before the step, or measure the step"
+                "data: move it before the step, or measure the step",
             )
 
     def _noting_moves(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -275,7 +276,7 @@ class ProgramRecorder(Recorder):
             threading.Thread.start = start  # type: ignore[method-assign]
 
     def _refuse_threads(self) -> NoReturn:
-        self._refused = TraceFailed(_NO_THREADS)
+        self._refused = TraceFailed("threads", _NO_THREADS)
         raise self._refused
 
     def _phase(self, func: Any, args: tuple[Any, ...]) -> Phase:
@@ -340,8 +341,9 @@ class ProgramRecorder(Recorder):
             return 1.0
         if answer is UNKNOWN:
             raise TraceFailed(
+                "data-dependent",
                 f"{python_line()}: the step looks at values of its data here ({func.name()}), which a trace without "
-                "data does not have; run it once on its own data with --real-data, or measure it"
+                "data does not have; run it once on its own data with --real-data, or measure it",
             )
         return answer
 
@@ -350,8 +352,9 @@ class ProgramRecorder(Recorder):
         self._reads[line] += 1
         if self._reads[line] > _MOST_READS + self._parameters:
             raise TraceFailed(
+                "data-dependent",
                 f"{line}: the step reads a number here again and again, which is always 1 in a trace without data: if "
-                "it decides when a loop ends, that never ends; run the step once on its own data with --real-data"
+                "it decides when a loop ends, that never ends; run the step once on its own data with --real-data",
             )
 
     def _read(self, tensor: torch.Tensor) -> Any:

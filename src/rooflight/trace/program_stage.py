@@ -210,15 +210,17 @@ def _refuse_what_runs_later(result: Any) -> None:
     """A function with `yield`, or of `async`, gives something that has run nothing yet."""
     if isinstance(result, GeneratorType):
         raise BadInput(
+            "lazy-step",
             "the step gives a generator, which does nothing until it is asked: give a function that goes through it, "
-            "as lambda: list(step())"
+            "as lambda: list(step())",
         )
     if isinstance(result, (CoroutineType, AsyncGeneratorType)):
         if isinstance(result, CoroutineType):
             result.close()  # else Python says that nobody has waited for it
         raise BadInput(
+            "lazy-step",
             "the step is async, and does nothing until it is awaited: give a function that does, as "
-            "lambda: asyncio.run(step())"
+            "lambda: asyncio.run(step())",
         )
 
 
@@ -336,8 +338,9 @@ def staged_program(
     several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     if not runs and (sharded := _sharded(reach)):
         raise TraceFailed(
+            "sharded-model",
             f"{sharded} is sharded over processes (FSDP), which keeps books that cannot be put back: measure the step, "
-            "or estimate one with the model as it was before"
+            "or estimate one with the model as it was before",
         )
     with ExitStack() as stage:
         otherwise = stage.enter_context(set_apart(options))

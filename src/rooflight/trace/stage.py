@@ -158,7 +158,7 @@ class Stage:
             self.put_back()
             self._way = as_a_mode
             if observer is not None:
-                raise WatchedAnotherWay(str(failure)) from failure
+                raise WatchedAnotherWay(failure.code, failure.text) from failure
             return self._record(None, self.fresh_arguments(), self._way)
 
     def _interception(self, arguments: tuple[Any, Any]) -> Interception:
@@ -372,12 +372,17 @@ def _training_choices(workload: Workload, options: TraceOptions, target: Target)
 def _refuse_what_does_not_belong(workload: Workload, options: TraceOptions, choices: TrainingChoices) -> None:
     training = workload.step == "train"
     if workload.labels is not None and (not training or isinstance(choices.loss, str)):
-        raise BadInput("--labels are for a loss of your own: give it as --loss, with --step=train, or leave them out")
+        raise BadInput(
+            "option-needs-another",
+            "--labels are for a loss of your own: give it as --loss, with --step=train, or leave them out",
+        )
     if options.checkpoint and not training:
-        raise BadInput("--checkpoint goes with --step=train")
+        raise BadInput("option-needs-another", "--checkpoint goes with --step=train")
     images = [tensor for tensor in _input_tensors((workload.args, workload.kwargs)) if tensor.dim() == 4]
     if options.channels_last and not images:
-        raise BadInput(f"--channels-last is for images: no input of {workload.name} has four dimensions")
+        raise BadInput(
+            "option-not-applicable", f"--channels-last is for images: no input of {workload.name} has four dimensions"
+        )
 
 
 @contextmanager

@@ -49,8 +49,9 @@ class _FakeMode(FakeTensorMode):
     def __reduce__(self) -> Any:
         """Every fake tensor holds it: what pickles one comes here."""
         raise TraceFailed(
+            "pickled-tensor",
             f"{python_line()}: the step pickles a tensor, and a trace without data has nothing to write: copy it with "
-            "copy.deepcopy, or run the step once on its own data with --real-data"
+            "copy.deepcopy, or run the step once on its own data with --real-data",
         )
 
 
@@ -99,7 +100,9 @@ class StandIns:
     def _made(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else str(tensor.layout)[6:]
-            raise TraceFailed(f"the step uses a {kind} tensor, which cannot be followed: use dense ones")
+            raise TraceFailed(
+                "unsupported-tensor", f"the step uses a {kind} tensor, which cannot be followed: use dense ones"
+            )
         with modes_off():
             address = storage_address(tensor)
             real = tensor.untyped_storage()
@@ -150,7 +153,10 @@ class StandIns:
                 setattr(tensor, _VALUE, getattr(self.twin(other), _VALUE, None))
                 return
             if tensor.shape != other.shape or tensor.dtype != other.dtype:
-                raise TraceFailed("the step sets data of another form, which cannot be followed: make a new tensor")
+                raise TraceFailed(
+                    "unsupported-tensor",
+                    "the step sets data of another form, which cannot be followed: make a new tensor",
+                )
             self._elsewhere[tensor] = self._twins[tensor] = self._alias(self.twin(other))
 
         with (

@@ -53,11 +53,11 @@ class TrainingChoices:
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
-            raise BadInput(f"unknown loss {self.loss!r}; known: {', '.join(LOSSES)}")
+            raise BadInput("unknown-choice", f"unknown loss {self.loss!r}; known: {', '.join(LOSSES)}")
         if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
-            raise BadInput(f"unknown optimizer {self.optimizer!r}; known: {', '.join(OPTIMIZERS)}")
+            raise BadInput("unknown-choice", f"unknown optimizer {self.optimizer!r}; known: {', '.join(OPTIMIZERS)}")
         if self.accumulate < 1:
-            raise BadInput(f"--accumulate must be at least 1, got {self.accumulate}")
+            raise BadInput("out-of-range", f"--accumulate must be at least 1, got {self.accumulate}")
 
 
 class StepFollower:
@@ -186,7 +186,10 @@ def main_output(output: Any) -> torch.Tensor:
     for leaf in tree_leaves(dict(output) if isinstance(output, dict) else output):
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
             return leaf
-    raise BadInput("the model gives no floating-point tensor to take a loss of: train it with a wrapper that does")
+    raise BadInput(
+        "no-loss-tensor",
+        "the model gives no floating-point tensor to take a loss of: train it with a wrapper that does",
+    )
 
 
 def computes_loss(output: Any, training: TrainingChoices) -> bool:
@@ -223,7 +226,8 @@ def _loss(output: Any, loss: str | Callable[..., Any], follower: StepFollower, l
         return value.sum()
     if value.dim() < 2:
         raise BadInput(
-            f"cross-entropy needs class scores, but the model's output has shape {tuple(value.shape)}: use --loss=mse"
+            "wrong-loss",
+            f"cross-entropy needs class scores, but the model's output has shape {tuple(value.shape)}: use --loss=mse",
         )
     if value.dim() <= 3:
         value = value.reshape(-1, value.shape[-1])
@@ -242,7 +246,8 @@ def _called_loss(output: Any, loss: Callable[..., Any], follower: StepFollower, 
         beside = (labels.like(main_output(output), same=isinstance(loss, _ELEMENTWISE)),)
     elif count > 2:
         raise BadInput(
-            f"the loss {own_name(loss)} takes {count} values: give those after the output as --labels, a tuple"
+            "missing-labels",
+            f"the loss {own_name(loss)} takes {count} values: give those after the output as --labels, a tuple",
         )
     for leaf in tensor_leaves(beside):
         follower.labels_made(leaf)
@@ -251,22 +256,25 @@ def _called_loss(output: Any, loss: Callable[..., Any], follower: StepFollower, 
     except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
         if isinstance(loss, nn.Module) and not isinstance(output, torch.Tensor):
             raise TraceFailed(
+                "wrong-loss-input",
                 f"the loss {own_name(loss)} is called with what the model gives, a {type(output).__name__}: give a "
-                "function that takes the tensor out of it, as lambda output, labels: criterion(output.logits, labels)"
+                "function that takes the tensor out of it, as lambda output, labels: criterion(output.logits, labels)",
             ) from error
         if labels.given is not None or not beside:
             raise
         made = f"{str(beside[0].dtype).removeprefix('torch.')} of {tuple(beside[0].shape)}"
         raise TraceFailed(
+            "missing-labels",
             f"the loss {own_name(loss)} takes no labels made for it, {made}: give yours as --labels "
-            f"({str(error).strip().splitlines()[0]})"
+            f"({str(error).strip().splitlines()[0]})",
         ) from error
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value
     got = f"a tensor of {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
     raise BadInput(
+        "wrong-loss-output",
         f"the loss {own_name(loss)} gives {got}, and backward needs a tensor of one number"
-        + (": give an instance of the class" if isinstance(loss, type) else "")
+        + (": give an instance of the class" if isinstance(loss, type) else ""),
     )
 
 

@@ -57,7 +57,9 @@ class Storages:
         stands for one on the host, whatever device it says it is on."""
         if tensor.layout is not torch.strided or tensor.is_nested:
             what = "the step makes" if category is None else " ".join(("the", category, *name.split(), "is"))
-            raise TraceFailed(f"{what} a {_kind(tensor)} tensor, which cannot be followed: use dense ones")
+            raise TraceFailed(
+                "unsupported-tensor", f"{what} a {_kind(tensor)} tensor, which cannot be followed: use dense ones"
+            )
         address = storage_address(tensor)
         number = self._ids.get(address)
         if number is None:

@@ -71,7 +71,7 @@ def parse_target(text: str) -> Target:
         capability = int(match[1])
         if OLDEST <= capability <= 150:
             return Target("cuda", capability)
-    raise BadInput(f"unknown --target {text!r}: use cuda, cuda:80 (a compute capability) or cpu")
+    raise BadInput("unknown-choice", f"unknown --target {text!r}: use cuda, cuda:80 (a compute capability) or cpu")
 
 
 @dataclass(frozen=True)

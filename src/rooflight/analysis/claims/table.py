@@ -65,18 +65,22 @@ def parse_claims(content: bytes, where: str) -> list[Claim]:
     """The same from the bytes of a file; `where` they are from, for messages."""
     delimiter, records = records_of(decoded(content, where), where)
     if not records:
-        raise BadFile(f"{where} is empty: a table has a header (layer, quantity, value, ...) and rows")
+        raise BadFile("empty-table", f"{where} is empty: a table has a header (layer, quantity, value, ...) and rows")
     header = header_of(records[0], where)
     rows = [_cells(number, record, header) for number, record in records[1:] if any(map(str.strip, record))]
     if not rows:
-        raise BadFile(f"{where} has a header and no rows: write one claim a row")
+        raise BadFile("empty-table", f"{where} has a header and no rows: write one claim a row")
     if len(rows) > MOST_ROWS:
-        raise BadFile(f"{where} has {len(rows):,} rows: a table of claims has at most {MOST_ROWS:,}, split it")
+        raise BadFile(
+            "too-many-rows", f"{where} has {len(rows):,} rows: a table of claims has at most {MOST_ROWS:,}, split it"
+        )
     repeated = _repeated(rows)
     if "value" not in header:
         rows = unfolded(rows, dict(zip(header, map(str.strip, records[0][1]), strict=False)))
         if not rows:
-            raise BadFile(f"{where} states nothing: every cell under its quantities is empty, fill in what you claim")
+            raise BadFile(
+                "no-claims", f"{where} states nothing: every cell under its quantities is empty, fill in what you claim"
+            )
     named_rows = [(number, row, *_named(row, repeated, number)) for number, row in rows]
     cells = [cell for number, row, name, _ in named_rows for cell in _cell(number, row, name)]
     style = style_of(cells, {number: _place(number, row) for number, row in rows}, delimiter, where)

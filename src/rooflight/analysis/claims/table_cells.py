@@ -56,7 +56,7 @@ def style_of(cells: list[PrintedNumber], places: dict[int, str], delimiter: str,
         if not said and (style := _without_whole(cells, delimiter)) is not None:
             return style
         said = said or f"{places[error.line]}: {error}: write decimals with a point"
-        raise BadFile(f"{where}: {said}") from None
+        raise BadFile("mixed-number-style", f"{where}: {said}") from None
 
 
 def _without_whole(cells: list[PrintedNumber], delimiter: str) -> NumberStyle | None:

@@ -28,16 +28,16 @@ _COMMENT = re.compile(r"\s*(?:#(?!\s*(?:params?|parameters)\b)|sep=)", re.IGNORE
 
 def decoded(content: bytes, where: str) -> str:
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise BadFile(f"{where} is UTF-16: save it as CSV in UTF-8")
+        raise BadFile("not-text", f"{where} is UTF-16: save it as CSV in UTF-8")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise BadFile(
-            f"{where}: line {line} is not UTF-8 (byte {error.start}): save the table as CSV in UTF-8"
+            "not-text", f"{where}: line {line} is not UTF-8 (byte {error.start}): save the table as CSV in UTF-8"
         ) from None
     if "\0" in text:
-        raise BadFile(f"{where} holds binary data, no text: save the table as CSV in UTF-8")
+        raise BadFile("not-text", f"{where} holds binary data, no text: save the table as CSV in UTF-8")
     return text
 
 
@@ -58,7 +58,9 @@ def records_of(text: str, where: str) -> tuple[str, list[Record]]:
             if records or (any(map(str.strip, record)) and not is_above):
                 records.append((number, record))
     except csv.Error as error:
-        raise BadFile(f"{where}: line {reader.line_num} is no CSV ({error}): quote cells that hold quotes") from None
+        raise BadFile(
+            "not-csv", f"{where}: line {reader.line_num} is no CSV ({error}): quote cells that hold quotes"
+        ) from None
     return delimiter, records
 
 
@@ -67,13 +69,18 @@ def header_of(record: Record, where: str) -> list[str]:
     names = [_ALIASES.get(name, name) for name in names]
     for name in names:
         if name and names.count(name) > 1:
-            raise BadFile(f"{where}: row {record[0]}: the header has the column {name!r} twice: leave one of them out")
+            raise BadFile(
+                "duplicate-value",
+                f"{where}: row {record[0]}: the header has the column {name!r} twice: leave one of them out",
+            )
     is_long = "quantity" in names or "value" in names
     if not is_long and _quantity_columns(names) and ("layer" in names or "model" in names or "device" in names):
         return names
     for needed in REQUIRED:
         if needed not in names:
-            raise BadFile(f"{where}: row {record[0]}: no column {needed!r}: {_missing(needed, names, is_long)}")
+            raise BadFile(
+                "missing-column", f"{where}: row {record[0]}: no column {needed!r}: {_missing(needed, names, is_long)}"
+            )
     return names
 
 

@@ -308,8 +308,9 @@ def with_its_estimate(
     if not is_measured(ledger) or not has_formulas(ledger):
         what = "holds no ops" if is_measured(ledger) else "is an estimate"
         raise BadInput(
+            "nothing-to-compare",
             f"compare {name} with what? It {what}: give a second ledger, a device with --on, or a table of "
-            "claims with --claims"
+            "claims with --claims",
         )
     taken = ledger if measured is None or measured.ledger is not ledger else measured
     return Comparison(_estimate_of(ledger), taken)

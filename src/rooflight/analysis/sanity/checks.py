@@ -309,7 +309,9 @@ def _stated(run: Judgement) -> Iterator[Finding]:
     """Results that do not follow."""
     for name, said in run.given.stated.items():
         if name not in _LABELS:
-            raise BadInput(f"{name!r} is no result that can be checked: there are {', '.join(_LABELS)}")
+            raise BadInput(
+                "unknown-choice", f"{name!r} is no result that can be checked: there are {', '.join(_LABELS)}"
+            )
         right = getattr(run, name)
         if not right or math.isclose(said, right, rel_tol=SAME / 5):
             continue

@@ -45,7 +45,7 @@ class RatioFactors:
 def explain(quotient: float, factors: Mapping[str, float] = CONVENTIONS) -> RatioFactors:
     """The product of some of the factors, or of their inverses, that comes nearest to a ratio."""
     if not quotient > 0:
-        raise BadInput(f"a ratio of {quotient:g} has no factors: both numbers must be above 0")
+        raise BadInput("not-positive", f"a ratio of {quotient:g} has no factors: both numbers must be above 0")
     best: dict[str, float] = {}
     for powers in product((0, 1, -1), repeat=len(factors)):
         used = {why: value**power for (why, value), power in zip(factors.items(), powers, strict=True) if power}
@@ -136,7 +136,9 @@ def memory_ratio(actual_bytes: float, ledger: Ledger, *, replicas: int = 1) -> M
     """Judge the memory of a training step. Every replica holds parameters of its own; they are counted as such, once
     each, and the batch is shared out among them."""
     if ledger.header.step != "train":
-        raise BadInput("memory of training is compared with a training step: trace it with step train")
+        raise BadInput(
+            "not-a-training-step", "memory of training is compared with a training step: trace it with step train"
+        )
     sizes = summary.sizes(ledger)
     parameters = replicas * sizes.param_bytes
     states = replicas * (sizes.gradient_bytes + sizes.optimizer_state_bytes)

@@ -109,10 +109,14 @@ def asymptotic(text: str) -> AsymptoticFunction:
     try:
         terms = reader.whole()
     except OverflowError:
-        raise BadInput(f"{text!r} has a number in it that is too large: give it a name or leave it out") from None
+        raise BadInput(
+            "number-too-large", f"{text!r} has a number in it that is too large: give it a name or leave it out"
+        ) from None
     ordered = sorted((term for term, count in terms.items() if count), reverse=True)
     if ordered and terms[ordered[0]] < 0:
-        raise BadInput(f"{text!r} becomes negative for large {reader.variable}: no cost does, look at its signs")
+        raise BadInput(
+            "negative-cost", f"{text!r} becomes negative for large {reader.variable}: no cost does, look at its signs"
+        )
     return AsymptoticFunction(text.strip(), reader.variable, tuple(ordered))
 
 
@@ -128,14 +132,19 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         if len(text) > _LONGEST:
-            raise BadInput(f"a function of {len(text)} characters is too long: at most {_LONGEST} are read")
+            raise BadInput(
+                "text-too-long", f"a function of {len(text)} characters is too long: at most {_LONGEST} are read"
+            )
         plain = _DEFINED.sub("", text)
         for spelled, meant in _SPELLINGS:
             plain = plain.replace(spelled, meant)
         self.tokens = self._tokens(plain)
         names = sorted({token for kind, token in self.tokens if kind == "name" and token != "e"})
         if len(names) > 1:
-            raise BadInput(f"{text!r} has the variables {' and '.join(names)}: write a function of one, such as n")
+            raise BadInput(
+                "several-variables",
+                f"{text!r} has the variables {' and '.join(names)}: write a function of one, such as n",
+            )
         self.variable = names[0] if names else "n"
         self.at = 0
 
@@ -148,13 +157,14 @@ class _Reader:
             match = _TOKEN.match(plain, at)
             if match is None:
                 raise BadInput(
+                    "bad-expression",
                     f"{self.text!r} cannot be read at {plain[at:]!r}: write numbers, one variable, + - * / ^ !, log, "
-                    "ln, log2, sqrt and brackets"
+                    "ln, log2, sqrt and brackets",
                 )
             tokens.append((str(match.lastgroup), match[0]))
             at = match.end()
         if not tokens:
-            raise BadInput("there is no function to read: write one such as '5n^3 + 200n^2 + 15'")
+            raise BadInput("empty-expression", "there is no function to read: write one such as '5n^3 + 200n^2 + 15'")
         return tokens
 
     @property
@@ -169,7 +179,10 @@ class _Reader:
     def whole(self) -> _Terms:
         terms = self.sum()
         if self.at < len(self.tokens):
-            raise BadInput(f"{self.text!r} cannot be read from {self.next[1]!r} on: is a bracket or a sign missing?")
+            raise BadInput(
+                "bad-expression",
+                f"{self.text!r} cannot be read from {self.next[1]!r} on: is a bracket or a sign missing?",
+            )
         return terms
 
     def sum(self) -> _Terms:
@@ -215,10 +228,11 @@ class _Reader:
         if token == "(":
             terms = self.sum()
             if not self.taken(")"):
-                raise BadInput(f"{self.text!r} has a bracket that is not closed")
+                raise BadInput("bad-expression", f"{self.text!r} has a bracket that is not closed")
             return terms
         raise BadInput(
-            f"{self.text!r} cannot be read at {token or 'its end'!r}: a number or the variable is missing there"
+            "bad-expression",
+            f"{self.text!r} cannot be read at {token or 'its end'!r}: a number or the variable is missing there",
         )
 
     def function(self, name: str) -> _Terms:
@@ -233,9 +247,12 @@ class _Reader:
         """Of its leading term: what is below it adds less than a constant."""
         leading = max((term for term, count in terms.items() if count), default=None)
         if leading is None or terms[leading] <= 0:
-            raise BadInput(f"{self.text!r} has the logarithm of something that is not positive")
+            raise BadInput("unranked-function", f"{self.text!r} has the logarithm of something that is not positive")
         if leading.logs or leading.base < 1 or leading.factorials < 0:
-            raise BadInput(f"{self.text!r} has a logarithm of a logarithm or of what vanishes: this is not ranked here")
+            raise BadInput(
+                "unranked-function",
+                f"{self.text!r} has a logarithm of a logarithm or of what vanishes: this is not ranked here",
+            )
         scale = 1 / math.log(base)
         parts = (
             (GrowthClass(power=Fraction(1), logs=Fraction(1)), leading.factorials),
@@ -250,7 +267,10 @@ class _Reader:
             return {GrowthClass(factorials=1): Fraction(1)}
         number = _number(terms)
         if number is None or number != int(number) or not 0 <= number <= _MOST_EXPONENT:
-            raise BadInput(f"{self.text!r} has a factorial of something else than {self.variable} or a whole number")
+            raise BadInput(
+                "unranked-function",
+                f"{self.text!r} has a factorial of something else than {self.variable} or a whole number",
+            )
         return {_ONE: Fraction(math.factorial(int(number)))}
 
     def raised(self, base: _Terms, exponent: _Terms) -> _Terms:
@@ -258,7 +278,10 @@ class _Reader:
             return self.to_the(base, Fraction(number).limit_denominator(10**6))
         root, slope = _number(base), exponent.get(GrowthClass(power=Fraction(1)))
         if root is None or root <= 0 or slope is None or set(exponent) - {_ONE, GrowthClass(power=Fraction(1))}:
-            raise BadInput(f"{self.text!r} has an exponent that is not a number or a multiple of {self.variable}")
+            raise BadInput(
+                "unranked-function",
+                f"{self.text!r} has an exponent that is not a number or a multiple of {self.variable}",
+            )
         shift = self.to_the(base, Fraction(exponent.get(_ONE, 0)))
         steps = Fraction(slope)
         grown = (
@@ -270,12 +293,17 @@ class _Reader:
 
     def to_the(self, terms: _Terms, exponent: Fraction) -> _Terms:
         if abs(exponent) > _MOST_EXPONENT and _number(terms) is not None:
-            raise BadInput(f"{self.text!r} raises a number to {float(exponent):g}: at most {_MOST_EXPONENT:,} here")
+            raise BadInput(
+                "number-too-large",
+                f"{self.text!r} raises a number to {float(exponent):g}: at most {_MOST_EXPONENT:,} here",
+            )
         if len(terms) == 1:
             ((term, count),) = terms.items()
             whole = exponent.denominator == 1
             if (not count and exponent <= 0) or (term.factorials and not whole) or (count < 0 and not whole):
-                raise BadInput(f"{self.text!r} divides by zero or takes a root that is not ranked here")
+                raise BadInput(
+                    "unranked-function", f"{self.text!r} divides by zero or takes a root that is not ranked here"
+                )
             base = term.base ** int(exponent) if whole else Fraction(float(term.base) ** float(exponent))
             raised = GrowthClass(int(term.factorials * exponent), base, term.power * exponent, term.logs * exponent)
             return {raised: count ** int(exponent) if whole else float(count) ** float(exponent)}

@@ -86,7 +86,9 @@ class ClosedForm:
         for row in self.rows:
             if row.path == path:
                 return row
-        raise BadInput(f"{self.model} has no layer {path!r} with ops of its own; see the rows of its closed form")
+        raise BadInput(
+            "unknown-layer", f"{self.model} has no layer {path!r} with ops of its own; see the rows of its closed form"
+        )
 
 
 def closed_form(
@@ -108,8 +110,9 @@ def closed_form(
     """
     if isinstance(model, nn.Module):
         raise BadInput(
+            "needs-a-model-name",
             "a closed form needs the step at every batch: give the model by name, or a function that "
-            "estimates it at (batch, sequence)"
+            "estimates it at (batch, sequence)",
         )
     if callable(model):
         return _closed_form(sample(model, sequence=True if sequence is None else sequence), also)

@@ -144,7 +144,7 @@ def _primitives(context: CollectorContext, recording: Recording) -> None:
         with onednn.PrimitiveCollector() as primitives:
             _record_again(context.stage, recording, primitives)
         if primitives.reason is not None:
-            raise CannotMeasure(primitives.reason)
+            raise CannotMeasure("no-cpu-counters", primitives.reason)
         runs.append(primitives.kernels())
     context.findings.kernels = tuple(onednn.shortest(runs))
 
@@ -154,7 +154,7 @@ def _flops(context: CollectorContext, recording: Recording) -> None:
     stage, findings = context.stage, context.findings
     reason = perf_events.available()
     if reason is not None:
-        raise CannotMeasure(reason)
+        raise CannotMeasure("no-cpu-counters", reason)
     wanted = perf_events.quantities()
     for number, quantity in enumerate(wanted):
         context.progress("FLOP counters", number, len(wanted))

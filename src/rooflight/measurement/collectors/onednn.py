@@ -60,7 +60,9 @@ def parse_line(line: str, op: int | None) -> Kernel | None:
         return None
     version, *fields = fields
     if version != "v1":
-        raise CannotMeasure(f"oneDNN reports in a form that is not known: {line[:60]!r}; use torch 2.8 or newer")
+        raise CannotMeasure(
+            "unknown-format", f"oneDNN reports in a form that is not known: {line[:60]!r}; use torch 2.8 or newer"
+        )
     if fields and _number(fields[0]) is not None:
         fields = fields[1:]  # ONEDNN_VERBOSE_TIMESTAMP=1
     if fields[:2] != ["primitive", "exec"]:
@@ -68,7 +70,9 @@ def parse_line(line: str, op: int | None) -> Kernel | None:
     fields = fields[2:]
     time_ms = _number(fields[-1]) if len(fields) == _EXEC_FIELDS else None
     if time_ms is None or time_ms < 0:
-        raise CannotMeasure(f"oneDNN's line on a primitive is broken or in an unknown form: {line[:60]!r}")
+        raise CannotMeasure(
+            "unknown-format", f"oneDNN's line on a primitive is broken or in an unknown form: {line[:60]!r}"
+        )
     _, primitive, implementation, direction, memory = fields[:5]
     words = (primitive, implementation, "" if direction == "undef" else direction, _types(memory), _formats(memory))
     return Kernel(

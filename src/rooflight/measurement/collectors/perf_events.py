@@ -259,11 +259,11 @@ class FlopCounters(PerfCounters):
     def __enter__(self) -> FlopCounters:
         reason = _unsupported(_this_cpu())
         if reason is not None:
-            raise CannotMeasure(reason)
+            raise CannotMeasure("no-cpu-counters", reason)
         try:
             super().__enter__()
         except OSError as error:
-            raise CannotMeasure(_explain_here(error.errno or 0)) from error
+            raise CannotMeasure("no-cpu-counters", _explain_here(error.errno or 0)) from error
         return self
 
 

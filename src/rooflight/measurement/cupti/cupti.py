@@ -65,17 +65,17 @@ _NOT_INITIALISED = "CUDA is not running in this process, or its driver is too ol
 class CuptiError(CannotMeasure):
     """A call of CUPTI that failed: what that means where it is known, and always the call and its answer."""
 
-    def __init__(self, call: str, code: int, result: str) -> None:
-        self.call, self.code, self.result = call, code, result
-        remedy = REMEDIES.get(code, f"CUPTI failed; {_DOCTOR}")
-        if code == 999 and call == "cuptiProfilerInitialize":
+    def __init__(self, call: str, status: int, result: str) -> None:
+        self.call, self.status, self.result = call, status, result
+        remedy = REMEDIES.get(status, f"CUPTI failed; {_DOCTOR}")
+        if status == 999 and call == "cuptiProfilerInitialize":
             remedy = _NOT_INITIALISED
         if remedy == _BUSY and len(copies := loaded()) > 1:
             remedy = (
                 f"{len(copies)} copies of CUPTI are in this process, and the GPU serves only one: "
                 f"{' and '.join(map(str, copies))}; keep torch's own (look into LD_PRELOAD and LD_LIBRARY_PATH)"
             )
-        super().__init__(f"{remedy} ({call}: {result})")
+        super().__init__("cupti-failed", f"{remedy} ({call}: {result})")
 
 
 class Cupti:
@@ -88,13 +88,15 @@ class Cupti:
             self._library = C.CDLL(str(paths.cupti), mode=C.RTLD_GLOBAL)
         except OSError as error:
             raise CannotMeasure(
+                "cupti-not-loadable",
                 f"{paths.cupti.parent} has a CUPTI that cannot be loaded: {error}; install another with "
-                "`pip install nvidia-cuda-cupti`"
+                "`pip install nvidia-cuda-cupti`",
             ) from error
         if hasattr(self._library, _SINCE_13_2) and not has_driver():
             # There even asking for the version never comes back (13.2: endless recursion), or fails (13.3, 13.4).
             raise CannotMeasure(
-                f"{NO_DRIVER} ({paths.cupti} needs one even for its tables; the CUPTI of CUDA 13.0 does not)"
+                "no-driver",
+                f"{NO_DRIVER} ({paths.cupti} needs one even for its tables; the CUPTI of CUDA 13.0 does not)",
             )
         self.function(_SINCE_12_6)  # said at once, before a call fails for a reason that nobody can guess
         self.function("cuptiGetResultString").argtypes = [C.c_int, C.POINTER(C.c_char_p)]
@@ -108,8 +110,9 @@ class Cupti:
             return getattr(self._library, name)
         except AttributeError:
             raise CannotMeasure(
+                "cupti-too-old",
                 f"{self.paths.cupti} has no {name}: CUPTI of CUDA 12.6 or newer is needed "
-                "(`pip install nvidia-cuda-cupti`)"
+                "(`pip install nvidia-cuda-cupti`)",
             ) from None
 
     def new(self, kind: type[structs.Params], **fields: Any) -> structs.Params:
@@ -140,8 +143,9 @@ def load() -> Cupti:
     paths = find_library()
     if paths is None:
         raise CannotMeasure(
+            "no-cupti",
             "no CUPTI was found beside torch or in a CUDA toolkit: `pip install nvidia-cuda-cupti` (CUDA 12: "
-            "`nvidia-cuda-cupti-cu12`)"
+            "`nvidia-cuda-cupti-cu12`)",
         )
     return Cupti(paths)
 
@@ -185,7 +189,7 @@ class Host:
             )
         except CuptiError as error:
             # CUPTI 12 has no word of its own for a chip it does not know.
-            raise CuptiError(error.call, 46 if error.code == 1 else error.code, error.result) from None
+            raise CuptiError(error.call, 46 if error.status == 1 else error.status, error.result) from None
         self._object = initialised.pHostObject
 
     def __enter__(self) -> Self:
@@ -226,9 +230,9 @@ class Host:
         try:
             self._call(structs.HostConfigAddMetrics, ppMetricNames=strings(metrics), numMetrics=len(metrics))
         except CuptiError as error:
-            if error.code not in (1, 17):
+            if error.status not in (1, 17):
                 raise
-            raise BadInput(self._which_unknown(metrics)) from error
+            raise BadInput("unknown-counter", self._which_unknown(metrics)) from error
         size = self._call(structs.HostGetConfigImageSize).configImageSize
         image: Image = (C.c_uint8 * size)()
         self._call(structs.HostGetConfigImage, configImageSize=size, pConfigImage=C.cast(image, C.c_void_p))

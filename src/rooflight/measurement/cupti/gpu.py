@@ -24,7 +24,7 @@ class CountedGpu:
 @functools.cache
 def _driver() -> C.CDLL:
     if not has_driver():
-        raise CannotMeasure(cupti.NO_DRIVER)
+        raise CannotMeasure("no-driver", cupti.NO_DRIVER)
     return C.CDLL("libcuda.so.1")
 
 
@@ -34,7 +34,7 @@ def _cuda(call: str, *arguments: Any) -> None:
         text = C.c_char_p()
         _driver().cuGetErrorName(code, C.byref(text))
         name = text.value.decode() if text.value else f"code {code}"
-        raise CannotMeasure(f"the GPU cannot be used: check `nvidia-smi` ({call}: {name})")
+        raise CannotMeasure("gpu-not-usable", f"the GPU cannot be used: check `nvidia-smi` ({call}: {name})")
 
 
 def _context(index: int) -> int:
@@ -106,4 +106,4 @@ def _check_supported(index: int) -> None:
         return
     for feature, reason in _WHY_UNSUPPORTED.items():
         if getattr(levels, feature) in (_UNSUPPORTED, _DISABLED):
-            raise CannotMeasure(f"{reason} ({structs.DeviceSupported.call}: {feature})")
+            raise CannotMeasure("gpu-not-supported", f"{reason} ({structs.DeviceSupported.call}: {feature})")

@@ -176,7 +176,9 @@ class OpCounters:
             done = profiler.stop()
             number += 1
             if number > 4 * profiler.passes:
-                raise CannotMeasure(f"CUPTI asks for more than {number} passes where it planned {profiler.passes}")
+                raise CannotMeasure(
+                    "too-many-passes", f"CUPTI asks for more than {number} passes where it planned {profiler.passes}"
+                )
         self.passes += number
 
 
@@ -224,7 +226,9 @@ def check_names(chip: str, names: Sequence[str]) -> None:
                 base = name.partition(".")[0]
                 near = difflib.get_close_matches(base, host.base_metrics(), n=3)
                 hint = f"did you mean {', '.join(near)}?" if near else "`ncu --query-metrics` lists them"
-                raise BadInput(f"{chip} has no counter {name!r}: {hint} (add .sum, .avg, .max or .min)")
+                raise BadInput(
+                    "unknown-counter", f"{chip} has no counter {name!r}: {hint} (add .sum, .avg, .max or .min)"
+                )
 
 
 def _empty(number: int) -> str:
@@ -264,13 +268,15 @@ def check_repeated(first: Sequence[Op], again: Sequence[Op]) -> None:
     for op, other in zip(first, again, strict=False):
         if op.key != other.key or [t.shape for t in op.outputs] != [t.shape for t in other.outputs]:
             raise CannotMeasure(
+                "step-not-repeatable",
                 f"the step does not repeat itself: op {op.index} was {_described(op)} and is {_described(other)} in "
-                "another run; take what changes (data-dependent branches, counters, growing caches) out of the step"
+                "another run; take what changes (data-dependent branches, counters, growing caches) out of the step",
             )
     if len(first) != len(again):
         raise CannotMeasure(
+            "step-not-repeatable",
             f"the step does not repeat itself: it had {len(first):,} ops and then {len(again):,}; take what changes "
-            "out of the step"
+            "out of the step",
         )
 
 

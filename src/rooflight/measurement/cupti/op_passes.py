@@ -204,5 +204,5 @@ def with_quantities(ledger: Ledger, counted: Mapping[int, Mapping[str, Value]]) 
 def check_counters() -> None:
     """Raises `CannotMeasure` where there are none."""
     if not torch.cuda.is_available():
-        raise CannotMeasure("there is no GPU here")
+        raise CannotMeasure("no-gpu", "there is no GPU here")
     ranges.probe(torch.cuda.current_device(), deep=True)

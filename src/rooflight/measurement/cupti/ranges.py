@@ -197,7 +197,9 @@ class RangeProfiler:
         if self._complete:
             raise RuntimeError("all passes are done: a new RangeProfiler counts anew")
         if session.owner is not None and session.owner._running:
-            raise CannotMeasure("ranges of two profilers cannot be open at the same time: close the first one before")
+            raise CannotMeasure(
+                "two-profilers", "ranges of two profilers cannot be open at the same time: close the first one before"
+            )
         if session.owner is not self or self._interleaved:
             if session.owner is not None:
                 session.owner._decode()
@@ -298,12 +300,15 @@ class RangeProfiler:
     def results(self) -> list[CountedRange]:
         """What all passes together counted, one entry a range, in CUPTI's order."""
         if not self._complete:
-            raise CannotMeasure(f"only {self._next_pass} of {self.passes} passes were run: the work must be repeated")
+            raise CannotMeasure(
+                "passes-missing", f"only {self._next_pass} of {self.passes} passes were run: the work must be repeated"
+            )
         self._decode()
         if self._dropped:
             raise CannotMeasure(
+                "ranges-dropped",
                 f"{self._dropped} ranges did not fit into the counters' memory, which has room for {self.max_ranges}: "
-                "the step ran more ops or kernels than when they were counted"
+                "the step ran more ops or kernels than when they were counted",
             )
         assert self._host is not None
         place = {"pCounterDataImage": C.cast(self._image, C.c_void_p), "counterDataImageSize": len(self._image)}

@@ -170,14 +170,14 @@ def probe_counters_here() -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CannotMeasure(f"the counters did not answer within {_PROBE_LIMIT_S} s") from None
+        raise CannotMeasure("counters-unavailable", f"the counters did not answer within {_PROBE_LIMIT_S} s") from None
     verdict, _, rest = (done.stdout.strip().splitlines() or [""])[-1].partition(" ")
     if verdict == "ok":
         return rest
     if verdict == "no":
-        raise CannotMeasure(rest)
+        raise CannotMeasure("counters-unavailable", rest)
     last = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
-    raise CannotMeasure(f"the probe of the counters crashed: {last}")
+    raise CannotMeasure("counters-unavailable", f"the probe of the counters crashed: {last}")
 
 
 def free_bytes_here() -> int:

@@ -94,8 +94,9 @@ def _compiling() -> Iterator[None]:
         raise
     except Exception as error:
         raise CannotMeasure(
+            "compile-failed",
             f"torch.compile failed: {type(error).__name__}: {first_line(error)}; without --compile the eager step is "
-            "measured"
+            "measured",
         ) from error
 
 

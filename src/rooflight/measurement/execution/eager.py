@@ -123,8 +123,9 @@ class CapturedStep(EagerStep):
                     raise
         except (RuntimeError, RooflightError) as error:
             raise CannotMeasure(
+                "capture-failed",
                 "the step cannot be captured as a CUDA graph: it may not wait for the device or change shapes "
-                f"({first_line(failure[0] if failure else error)})"
+                f"({first_line(failure[0] if failure else error)})",
             ) from error
         self._peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
 

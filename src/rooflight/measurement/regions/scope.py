@@ -33,7 +33,7 @@ def region(name: str, *, when: When = True) -> RegionScope:
     stands in `r.missing`.
     """
     if not isinstance(name, str) or not name.strip():
-        raise BadInput(f"a region needs a name, got {name!r}: write rooflight.region('conv2')")
+        raise BadInput("bad-name", f"a region needs a name, got {name!r}: write rooflight.region('conv2')")
     return RegionScope(name, when)
 
 
@@ -84,12 +84,13 @@ class RegionScope:
 
     def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
         if not callable(function) or inspect.isclass(function):
-            raise BadInput(f"region {self._name!r} can decorate a function, not {function!r}")
+            raise BadInput("not-a-function", f"region {self._name!r} can decorate a function, not {function!r}")
         pauses = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
         if any(is_such(function) for is_such in pauses):
             raise BadInput(
+                "not-a-function",
                 f"region {self._name!r} cannot decorate {function.__qualname__}, which stops in between: "
-                "write `with rooflight.region(...)` inside it"
+                "write `with rooflight.region(...)` inside it",
             )
         scheduler.process().region(self._name)  # told as never executed if it is never called
 

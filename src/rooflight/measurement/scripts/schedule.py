@@ -294,8 +294,9 @@ class ScriptRun:
         if self._put_offs > _PUT_OFFS:
             self._give_up(
                 CannotMeasure(
+                    "steps-put-off",
                     f"in {self._put_offs} steps one after the other {reason}: choose others with --steps, or let the "
-                    "program do that less often (a data loader with persistent_workers=True forks once)"
+                    "program do that less often (a data loader with persistent_workers=True forks once)",
                 )
             )
         else:
@@ -352,7 +353,7 @@ class ScriptRun:
         wanted = settings.read()
         try:
             if wanted.no_counters is not None:
-                raise CannotMeasure(wanted.no_counters)
+                raise CannotMeasure("no-counters", wanted.no_counters)
             check_counters()
             busy = {index for kernel in ledger.kernels for index in kernel.ops}
             busy = busy or {op.index for op in ledger.ops if op.kind == "compute"}

@@ -44,12 +44,15 @@ def parse_steps(text: str) -> StepRange:
     first, colon, last = text.partition(":")
     numbers = (first or "3", last or "0")
     if not colon or not all(number.isascii() and number.isdecimal() for number in numbers):
-        raise BadInput(_FORM.format(text))
+        raise BadInput("bad-setting", _FORM.format(text))
     steps = StepRange(int(numbers[0]), int(last) if last else None)
     if steps.first < 2:
-        raise BadInput(f"--steps {text}: a step begins where the one before ends, so 2 is the first that can be seen")
+        raise BadInput(
+            "bad-setting",
+            f"--steps {text}: a step begins where the one before ends, so 2 is the first that can be seen",
+        )
     if steps.last is not None and steps.last < steps.first:
-        raise BadInput(f"--steps {text}: the last step comes before the first")
+        raise BadInput("bad-setting", f"--steps {text}: the last step comes before the first")
     return steps
 
 

@@ -79,8 +79,9 @@ class VisionTransformer(nn.Module):
         batch, _, height, width = x.shape
         if (height, width) != (self.image_size, self.image_size):
             raise BadInput(
+                "shape-mismatch",
                 f"this vision transformer wants {self.image_size}x{self.image_size} images, got {height}x{width}; "
-                f"change --input or add --set=image_size={height}"
+                f"change --input or add --set=image_size={height}",
             )
         patches = (height // self.patch_size) * (width // self.patch_size)
         # [B, hidden, h, w] -> [B, h * w, hidden], the class token in front

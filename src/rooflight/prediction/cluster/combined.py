@@ -146,13 +146,22 @@ def predict(
 
 def _check(layout: Layout, options: ParallelOptions, batch: int) -> None:
     if batch < 1:
-        raise BadInput(f"a batch of {batch}: every replica needs at least 1 sample")
+        raise BadInput("out-of-range", f"a batch of {batch}: every replica needs at least 1 sample")
     if layout.mode != "ddp" and layout.tensor * layout.pipeline > 1:
-        raise BadInput(f"{layout.mode} together with tensor or pipeline parallelism is not modelled: use ddp with them")
+        raise BadInput(
+            "layout-not-modelled",
+            f"{layout.mode} together with tensor or pipeline parallelism is not modelled: use ddp with them",
+        )
     if layout.mode != "ddp" and (options.micro_batches or 1) > 1:
-        raise BadInput(f"{layout.mode} with several micro-batches is not modelled: leave --micro-batches out")
+        raise BadInput(
+            "layout-not-modelled",
+            f"{layout.mode} with several micro-batches is not modelled: leave --micro-batches out",
+        )
     if options.interleave < 1 or (options.interleave > 1 and layout.pipeline == 1):
-        raise BadInput(f"{options.interleave} interleaved chunks need a pipeline: use pp, or leave interleaving out")
+        raise BadInput(
+            "option-needs-another",
+            f"{options.interleave} interleaved chunks need a pipeline: use pp, or leave interleaving out",
+        )
 
 
 _ROUNDING = 1e-12

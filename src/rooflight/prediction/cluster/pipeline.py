@@ -43,7 +43,8 @@ def micro_batches_for(batch: int, stages: int, asked: int | None) -> int:
     if asked is not None:
         if asked < 1 or batch % asked:
             raise BadInput(
-                f"a batch of {batch} cannot be cut into {asked} equal micro-batches: use a divisor of {batch}"
+                "not-divisible",
+                f"a batch of {batch} cannot be cut into {asked} equal micro-batches: use a divisor of {batch}",
             )
         return asked
     if stages == 1:
@@ -57,7 +58,9 @@ def check(model: Model, layout: Layout, *, interleave: int = 1) -> None:
     layers, what = (len(model.blocks), "blocks") if model.blocks else (len(model.units), "layers")
     if layout.pipeline * interleave > layers:
         chunks = f"{layout.pipeline} pipeline stages" + (f" of {interleave} chunks each" if interleave > 1 else "")
-        raise BadInput(f"{chunks} are more than the model's {layers} {what}: use at most {layers // interleave}")
+        raise BadInput(
+            "not-divisible", f"{chunks} are more than the model's {layers} {what}: use at most {layers // interleave}"
+        )
 
 
 def stages_of(step: TimedStep, model: Model, count: int) -> list[PipelineStage]:

@@ -63,7 +63,7 @@ def curve(
     doubled = [2**power for power in range(max(MOST_GPUS // each, 1).bit_length())]
     counts = list(replicas) if replicas is not None else doubled
     if not counts or min(counts) < 1:
-        raise BadInput(f"no runs of at least one replica of {each} GPUs each: give other numbers")
+        raise BadInput("no-runs", f"no runs of at least one replica of {each} GPUs each: give other numbers")
     notes: list[str] = []
     steps: list[ParallelStep] = []
     points: list[ScalingPoint] = []

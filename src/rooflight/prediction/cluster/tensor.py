@@ -52,12 +52,16 @@ def check(model: Model, ranks: int) -> None:
     if ranks == 1:
         return
     if not model.blocks:
-        raise BadInput("tensor parallelism needs repeated transformer blocks, and this model has none: use ddp or fsdp")
+        raise BadInput(
+            "no-transformer-blocks",
+            "tensor parallelism needs repeated transformer blocks, and this model has none: use ddp or fsdp",
+        )
     if model.heads is not None and model.heads % ranks:
         fitting = [n for n in range(2, model.heads + 1) if model.heads % n == 0]
         raise BadInput(
+            "not-divisible",
             f"{model.heads} attention heads cannot be shared by {ranks} tensor parallel ranks: "
-            f"use {', '.join(map(str, fitting)) or '1'}"
+            f"use {', '.join(map(str, fitting)) or '1'}",
         )
 
 

@@ -56,7 +56,9 @@ def bars_chart(steps: Sequence[ReportedStep], of: str) -> Chart:
     bars = _bars(steps, asked)
     if not bars:
         known = sorted({name for step in steps for name in step.row.values if not name.startswith("share")})
-        raise BadInput(f"--of={of}: nothing here knows it; known are {', '.join(known) or 'no numbers at all'}")
+        raise BadInput(
+            "unknown-quantity", f"--of={of}: nothing here knows it; known are {', '.join(known) or 'no numbers at all'}"
+        )
     title, write = _written(asked)
     sides = [side for side in _FULL if any(bar.side == side for bar in bars)]
     devices = list(dict.fromkeys(bar.device for bar in bars))

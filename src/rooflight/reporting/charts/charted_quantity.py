@@ -65,7 +65,7 @@ def charted(name: str, layer: str = "") -> ChartedQuantity:
     if key not in QUANTITIES:
         near = difflib.get_close_matches(name, QUANTITIES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(QUANTITIES)}"
-        raise BadInput(f"--of {name!r} is no quantity of a study: {hint}")
+        raise BadInput("unknown-quantity", f"--of {name!r} is no quantity of a study: {hint}")
     metric = METRICS[next(iter(QUANTITIES[key].sides.values()))]
     about = title or metric.title
     return ChartedQuantity(

@@ -80,7 +80,7 @@ def batch_chart(rows: Sequence[StudyRow], of: str = "", layer: str = "", *, laye
     """One quantity of the step or of a layer against the batch, every model in panels of its own."""
     if layer and layer not in layers:
         known = f"it has {', '.join(layers)}" if layers else "it has none: run it with --layers"
-        raise BadInput(f"the study has no values of a layer {layer!r}: {known}")
+        raise BadInput("unknown-layer", f"the study has no values of a layer {layer!r}: {known}")
     there = drawable(rows, layer)
     of = of or next((name for name in ("time", "flops") if name in there), "flops")
     quantity = charted(of, layer)
@@ -88,7 +88,7 @@ def batch_chart(rows: Sequence[StudyRow], of: str = "", layer: str = "", *, laye
     if not lines:
         others = f"; there are {', '.join(there)}" if there and of not in there else ""
         why = f"no cell has {quantity.title}" if of not in there else "no two cells differ in their batch alone"
-        raise BadInput(f"there is nothing to draw against the batch: {why}{others}")
+        raise BadInput("nothing-to-draw", f"there is nothing to draw against the batch: {why}{others}")
     models = dict.fromkeys(row.cell.model for row in rows if any(quantity.value(row, side) for side in SIDES))
     several = [model for model in models if lines_of([row for row in rows if row.cell.model == model], quantity)]
     return _chart("batch", several[0] if len(several) == 1 else "", quantity, lines)

@@ -57,8 +57,9 @@ def check_drawing() -> None:
     limit = _address_limit()
     if limit is not None and not _can_draw(limit):
         raise NoPictures(
+            "memory-limit",
             f"pictures cannot be drawn under a limit of {bytes_(limit)} of virtual memory: raise it with "
-            "`ulimit -v unlimited`, or take the numbers, as with --to=md or --to=csv"
+            "`ulimit -v unlimited`, or take the numbers, as with --to=md or --to=csv",
         )
 
 

@@ -113,21 +113,22 @@ def marks_of(ledger: Ledger, *, on: Device | None = None, judge: Judge | None = 
     try:
         judge, how = _judge(ledger, on, judge)
     except BadInput as error:
-        raise NoRoofline(error.text) from None
+        raise NoRoofline(error.code, error.text) from None
     device = judge.device
     if device is None:
-        raise NoRoofline(judge.reason)
+        raise NoRoofline("no-device", judge.reason)
     ceilings = ceilings_of(device, judge.predictor)
     roofs = roofs_of(device, ceilings)
     log = not ledger.ops and bool(ledger.kernels)
     if not log and not judge.regions and (reason := judge.whole(by_formula=True).reason) and judge.whole().reason:
-        raise NoRoofline(reason)
+        raise NoRoofline("no-roofline", reason)
     candidates = _kernels(judge, ledger) if log else _regions(judge) if judge.regions else _of_step(judge)
     marks = sorted((mark for mark in candidates if mark.places), key=lambda mark: -mark.time_s)
     if not marks:
         raise NoRoofline(
+            "no-roofline",
             f"nothing of {ledger.header.model} has {'FLOPs, DRAM bytes' if log else 'both FLOPs'} and a time on "
-            f"{device.title}: there is nothing to put under its roofs" + (_JOIN if log else "")
+            f"{device.title}: there is nothing to put under its roofs" + (_JOIN if log else ""),
         )
     bases = tuple(basis for basis in get_args(Basis) if any(basis in mark.places for mark in marks))
     without_flops = {}

@@ -56,8 +56,9 @@ def steps_roofline(steps: Sequence[ReportedStep]) -> Chart:
     points = points_of(steps)
     if not points:
         raise NoRoofline(
+            "no-roofline",
             "nothing here has FLOPs, bytes, a GPU-busy time and a device whose roofs are known: name devices with "
-            "--on, to have times predicted there"
+            "--on, to have times predicted there",
         )
     panels = _panels(points)
     frame = _frame(panels)

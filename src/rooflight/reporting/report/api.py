@@ -139,14 +139,18 @@ def make(
     """The report itself. `chart`: the only one that is asked for, where one is."""
     sources: list[Any] = list(source) if isinstance(source, (list, tuple)) else [source]
     if wrong := [item for item in sources if not isinstance(item, (Ledger, Study, str, Path))]:
-        raise BadInput(f"a report is of a Ledger, a Study or where one is kept, not of {type(wrong[0]).__name__}")
+        raise BadInput(
+            "not-a-ledger", f"a report is of a Ledger, a Study or where one is kept, not of {type(wrong[0]).__name__}"
+        )
     results = [_loaded(item) for item in sources]
     study = next((result for result in results if isinstance(result, Study)), None)
     if study is not None:
         if len(results) > 1:
-            raise BadInput("a study is reported alone: leave the other out")
+            raise BadInput("study-not-alone", "a study is reported alone: leave the other out")
         if claims is not None:
-            raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")
+            raise BadInput(
+                "claims-of-study", "a study has its own claims, in its plan: a table of them goes with one ledger"
+            )
         return report_of_study(study, chart=chart, of=of)
     ledgers = [result for result in results if isinstance(result, Ledger)]
     ledgers, names = arranged(ledgers, [_name(item) for item in sources])
@@ -173,11 +177,12 @@ def named_report(
     devices = devices_of(USUAL if on is None else on, None)
     if not all(device.is_cuda for device in devices):
         raise BadInput(
-            "a report predicts on GPUs of NVIDIA and AMD: name some with --on (see `rooflight list devices`)"
+            "not-a-gpu",
+            "a report predicts on GPUs of NVIDIA and AMD: name some with --on (see `rooflight list devices`)",
         )
     ledger = ledgers[0]
     if claims is not None and (len(ledgers) > 1 or ledger.header.step is None):
-        raise BadInput("a table of claims is checked against one step: give one ledger of one")
+        raise BadInput("needs-one-ledger", "a table of claims is checked against one step: give one ledger of one")
     if together or len(ledgers) > 2 or chart == BARS:
         return several_report(ledgers, names, devices=devices, of=of, say=say, command=command)
     if len(ledgers) == 2:
@@ -210,7 +215,7 @@ def several_report(
 ) -> Document:
     """Any number of ledgers, each where it ran, or predicted on these devices. `command`: the one that asks for it."""
     if not ledgers:
-        raise BadInput("a report is of one ledger or more: none was given")
+        raise BadInput("nothing-to-report", "a report is of one ledger or more: none was given")
     if of is not None:
         amount(of)  # before the work: it may not be one
     steps, notes = [], []
@@ -221,7 +226,7 @@ def several_report(
         steps += found
         notes += said
     if not steps:
-        raise BadInput("; ".join(dict.fromkeys(notes)))
+        raise BadInput("nothing-to-report", "; ".join(dict.fromkeys(notes)))
     on = _on(devices)
     words = [word for name in names for word in shlex.split(name)]
     # Names with options of their own cannot stand in one command: it is the one that was typed.

@@ -26,7 +26,7 @@ def form_of(path: Path) -> Form:
     """By the ending of a file's name."""
     ending = path.suffix.lower().removeprefix(".")
     if ending not in ENDINGS:
-        raise BadInput(f"{path}: the name {MUST}")
+        raise BadInput("wrong-suffix", f"{path}: the name {MUST}")
     return ENDINGS[ending]
 
 
@@ -35,7 +35,10 @@ def check_width(width: str | None, form: str | None) -> None:
     if width is None:
         return
     if form != "latex":
-        raise BadInput("--width is that of LaTeX's tables: it goes with --to=latex, or a file whose name ends in .tex")
+        raise BadInput(
+            "option-needs-another",
+            "--width is that of LaTeX's tables: it goes with --to=latex, or a file whose name ends in .tex",
+        )
     width_in_pt(width)
 
 
@@ -53,11 +56,14 @@ def write(
     check_width(width, form)
     if form == "png" or form == "svg" or form == "pdf":
         if sections:
-            raise BadInput(f"--section goes with html, md, latex, csv and json: of a {form} --chart says which")
+            raise BadInput(
+                "option-conflict", f"--section goes with html, md, latex, csv and json: of a {form} --chart says which"
+            )
         return picture(chart_of(document, chart, form), form, mode=mode)
     if chart is not None:
         raise BadInput(
-            f"--chart goes with a picture: --to=png, svg or pdf, not {form}; --section={chart} gives its numbers"
+            "option-conflict",
+            f"--chart goes with a picture: --to=png, svg or pdf, not {form}; --section={chart} gives its numbers",
         )
     document = document.only(sections)
     match form:
@@ -81,19 +87,20 @@ def chart_of(document: Document, name: str | None, form: str) -> Chart:
     there = ", ".join(charts_of(document))
     section = next((section for section in document.sections if section.name == name), None)
     if section is not None and section.missing and name not in charts:
-        raise BadInput(f"there is no chart {name!r} of this: {section.missing}")
+        raise BadInput("unknown-chart", f"there is no chart {name!r} of this: {section.missing}")
     if not charts:
         called = "chart" if name is None else f"chart {name!r}"
         raise BadInput(
+            "unknown-chart",
             f"there is no {called} of this to draw as {form}: `rooflight report` of it with --chart list tells which "
-            "there are, and -o FILE.md gives its tables"
+            "there are, and -o FILE.md gives its tables",
         )
     if name is None:
         if len(charts) > 1:
-            raise BadInput(f"which picture? Add --chart: {there}")
+            raise BadInput("chart-not-chosen", f"which picture? Add --chart: {there}")
         return next(iter(charts.values()))
     if name not in charts:
-        raise BadInput(f"no chart {name!r} in this report: it has {there}")
+        raise BadInput("unknown-chart", f"no chart {name!r} in this report: it has {there}")
     return charts[name]
 
 

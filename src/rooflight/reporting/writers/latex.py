@@ -135,10 +135,12 @@ def width_in_pt(width: str | None) -> float:
         return TEXT_WIDTH_PT
     length = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(pt|mm|cm|in)\s*", str(width), re.ASCII)
     if length is None:
-        raise BadInput(f"--width={width}: a number with its unit (cm, mm, in or pt), such as --width=16cm")
+        raise BadInput(
+            "bad-quantity", f"--width={width}: a number with its unit (cm, mm, in or pt), such as --width=16cm"
+        )
     points = float(length[1]) * _UNITS_PT[length[2]]
     if not _LEAST_PT <= points <= _MOST_PT:
-        raise BadInput(f"--width={width}: a table needs 5 cm at least, and 2 m are enough for any")
+        raise BadInput("out-of-range", f"--width={width}: a table needs 5 cm at least, and 2 m are enough for any")
     return points
 
 

@@ -41,8 +41,9 @@ def to_perfetto(ledger: Ledger) -> bytes:
     timeline = timeline_of(ledger)
     if timeline is None:
         raise BadInput(
+            "nothing-to-draw",
             f"nothing in this ledger of {ledger.header.model} has a time to draw: measure it with "
-            "`rooflight measure MODEL --trace FILE`"
+            "`rooflight measure MODEL --trace FILE`",
         )
     events = [
         *_lane(_HOST, _PHASES, "phases", timeline.phases()),

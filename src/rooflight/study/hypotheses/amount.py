@@ -81,18 +81,18 @@ class RowAmount:
 def amount(text: str) -> RowAmount:
     """Read it; what is wrong with it is said with all quantities that there are."""
     if not text.strip():
-        raise BadInput(f"--of is empty: name a quantity; {_there_are()}")
+        raise BadInput("empty-expression", f"--of is empty: name a quantity; {_there_are()}")
     try:
         read, dimension = calculated(text)
         if any(_divides_by_zero(read, node) for node in ast.walk(read.tree)):
-            raise BadInput("it divides by 0")
+            raise BadInput("not-computable", "it divides by 0")
         for term in (term for _, term in read.terms(read.tree)):
             if term.filters:
-                raise BadInput(f"{term.name} is taken of every row: leave {term.filters[0]} out")
+                raise BadInput("bad-expression", f"{term.name} is taken of every row: leave {term.filters[0]} out")
             if term.is_fact:
-                raise BadInput(f"{term.name} is a word, and bars are of numbers")
+                raise BadInput("not-a-number", f"{term.name} is a word, and bars are of numbers")
     except BadInput as error:
-        raise BadInput(f"--of={text}: {error}; {_there_are()}") from None
+        raise error.reworded(f"--of={text}: {error}; {_there_are()}") from None
     return RowAmount(text, read, dimension)
 
 

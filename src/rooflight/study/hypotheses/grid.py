@@ -74,7 +74,7 @@ class RowGrid:
         chosen = [i for i, place in enumerate(self.places) if all(place.get(axis) == v for axis, v in fixed.items())]
         if not chosen:
             asked = ", ".join(f"{axis}={written(value)}" for axis, value in fixed.items())
-            raise BadInput(f"no cell is {asked}" if asked else "the study has no cells")
+            raise BadInput("unknown-cell", f"no cell is {asked}" if asked else "the study has no cells")
         # An axis that none of its cells has does not tell them apart from those of the other terms; nor does the batch
         # of one GPU, where it is a part of what all of them share.
         divided = {"batch"} if all("total_batch" in self.places[i] for i in chosen) else set()
@@ -102,7 +102,7 @@ class RowGrid:
             axis, value = self._resolved(chosen)
             if axis in fixed and fixed[axis] != value:
                 asked = f"{term.name}({', '.join(map(str, term.filters))})"
-                raise BadInput(f"{asked} asks for two values of {axis}")
+                raise BadInput("duplicate-value", f"{asked} asks for two values of {axis}")
             fixed[axis] = value
         return fixed
 
@@ -121,10 +121,12 @@ class RowGrid:
             if (value := _match(axis, values, chosen.value)) is not None
         }
         if not axes:
-            raise BadInput(f"no cell has {chosen.value!r}: models are {_listed(self.values.get('model', ()))}")
+            raise BadInput(
+                "unknown-model", f"no cell has {chosen.value!r}: models are {_listed(self.values.get('model', ()))}"
+            )
         if len(axes) > 1:
             ways = " or ".join(f"{axis}={chosen.value}" for axis in axes)
-            raise BadInput(f"{chosen.value!r} is ambiguous: write {ways}")
+            raise BadInput("ambiguous-model", f"{chosen.value!r} is ambiguous: write {ways}")
         return next(iter(axes.items()))
 
     def _matching(self, axis: str, text: str) -> Value:
@@ -133,12 +135,12 @@ class RowGrid:
             return None
         value = _match(axis, values, text)
         if value is None:
-            raise BadInput(f"no cell has {axis}={text}: there {_listed(values, verb=True)}")
+            raise BadInput("unknown-cell", f"no cell has {axis}={text}: there {_listed(values, verb=True)}")
         return value
 
     def _check_axis(self, axis: str) -> None:
         if axis not in self.values:
-            raise BadInput(f"no cell has the axis {axis!r}: there {_listed(self.values, verb=True)}")
+            raise BadInput("unknown-axis", f"no cell has the axis {axis!r}: there {_listed(self.values, verb=True)}")
 
 
 def join(relations: Sequence[Relation]) -> list[At]:
@@ -155,7 +157,7 @@ def join(relations: Sequence[Relation]) -> list[At]:
         for place in places:
             joined += ({**place, **more} for more in index.get(tuple(place[axis] for axis in shared), ()))
             if len(joined) > MOST_PLACES:
-                raise BadInput(f"more than {MOST_PLACES:,} places to judge: fix some axes")
+                raise BadInput("too-many-places", f"more than {MOST_PLACES:,} places to judge: fix some axes")
         places = joined
         joined_axes.update(relation.axes)
     return places

@@ -78,7 +78,10 @@ class Scanner:
         self._about: int | None = None
         """How deep a `~` stands whose `within` is still to come."""
         if len(text) > LONGEST:
-            raise BadInput(f"{self._prefix}{len(text):,} letters are too many, {LONGEST:,} the most: split it in two")
+            raise BadInput(
+                "text-too-long",
+                f"{self._prefix}{len(text):,} letters are too many, {LONGEST:,} the most: split it in two",
+            )
         odd = next((i for i, letter in enumerate(text) if not letter.isprintable() and letter not in "\t\r\n"), None)
         if odd is not None:
             self.fail(f"the letter {text[odd]!r} has no place in a claim", odd)
@@ -114,7 +117,7 @@ class Scanner:
         where = self._at if at is None else at
         shown = " ".join("".join(letter if letter.isprintable() else " " for letter in self.text).split())
         shown = shown if len(shown) <= 100 else f"{shown[:99]}…"
-        raise BadInput(f"{self._prefix}{message}, at character {where + 1} of `{shown}`")
+        raise BadInput("bad-expression", f"{self._prefix}{message}, at character {where + 1} of `{shown}`")
 
     def expected(self, what: str) -> NoReturn:
         """`expected ')' after 'batch=64', found '>'`."""

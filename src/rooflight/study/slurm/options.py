@@ -75,15 +75,15 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.max_parallel < 1:
-            raise BadInput(f"--max-parallel must be at least 1, got {self.max_parallel}")
+            raise BadInput("out-of-range", f"--max-parallel must be at least 1, got {self.max_parallel}")
         texts = {f"--{name}": getattr(self, name) for name in NAMED}
         texts |= {f"--slurm {name}": value for name, value in self.more.items()}
         texts |= {"--setup": "".join(self.setup), "--python": self.python}
         for name, text in texts.items():
             if isinstance(text, str) and any(ord(letter) < 32 for letter in text):
-                raise BadInput(f"{name}: {text!r} is more than one line")
+                raise BadInput("bad-setting", f"{name}: {text!r} is more than one line")
             if text == "" and name != "--setup":
-                raise BadInput(f"{name} has no value")
+                raise BadInput("missing-value", f"{name} has no value")
         minutes(self.time)
 
     def arguments(self) -> list[str]:
@@ -120,13 +120,15 @@ def asked(options: Mapping[str, Any]) -> SlurmOptions:
         key, equals, value = text.partition("=")
         name = key.strip().lstrip("-").replace("_", "-")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            raise BadInput(f"--slurm wants an option of sbatch such as mem=32G or exclusive, got {text!r}")
+            raise BadInput(
+                "bad-setting", f"--slurm wants an option of sbatch such as mem=32G or exclusive, got {text!r}"
+            )
         if name in _OURS:
-            raise BadInput(f"--slurm {name} is not yours to set: {_OURS[name]}")
+            raise BadInput("slurm-option-reserved", f"--slurm {name} is not yours to set: {_OURS[name]}")
         if name in NAMED:
-            raise BadInput(f"--slurm {name}: give it as --{name}")
+            raise BadInput("slurm-option-reserved", f"--slurm {name}: give it as --{name}")
         if (near := meant(name)) is not None:
-            raise BadInput(f"--slurm {name}: sbatch has no such option: did you mean {near}?")
+            raise BadInput("unknown-slurm-option", f"--slurm {name}: sbatch has no such option: did you mean {near}?")
         more[name] = value if equals else True
     named = {name: options[name] for name in (*NAMED, "python") if options[name] is not None}
     if options["max_parallel"] is not None:
@@ -159,7 +161,8 @@ def minutes(time: str) -> int:
     parsed = _TIME.fullmatch(time)
     if parsed is None:
         raise BadInput(
-            f"--time wants minutes, hours:minutes:seconds or days-hours, as 90, 1:30:00 or 1-12, got {time!r}"
+            "not-a-duration",
+            f"--time wants minutes, hours:minutes:seconds or days-hours, as 90, 1:30:00 or 1-12, got {time!r}",
         )
     days, *rest = parsed.groups()
     parts = [int(part) for part in rest if part is not None]
@@ -167,5 +170,5 @@ def minutes(time: str) -> int:
     seconds = sum(part * unit for part, unit in zip(parts, (3600, 60, 1) if of_hours else (60, 1), strict=False))
     needed = -(-(int(days or 0) * 86_400 + seconds) // 60)
     if needed < _SHORTEST:
-        raise BadInput(f"--time {time} is too short: a cell needs at least {_SHORTEST} minutes")
+        raise BadInput("out-of-range", f"--time {time} is too short: a cell needs at least {_SHORTEST} minutes")
     return needed

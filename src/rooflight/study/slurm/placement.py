@@ -65,7 +65,7 @@ def placement(table: Mapping[str, Any], given: Mapping[str, Any] = UNSAID, *, me
     of_all = _merged(_options("[slurm]", general), {**UNSAID, **given})
     own = table.get(DEVICES, {})
     if not isinstance(own, dict) or not all(isinstance(options, dict) for options in own.values()):
-        raise BadInput('[slurm.device.NAME] is a table of options, such as partition = "gpu"')
+        raise BadInput("bad-setting", '[slurm.device.NAME] is a table of options, such as partition = "gpu"')
     by_device = {}
     for name, options in own.items():
         where = f"[slurm.device.{name}]"
@@ -78,14 +78,16 @@ def check_placement(table: Mapping[str, Any], on: Collection[str], where: str) -
     try:
         placed = placement(table)
     except RooflightError as error:
-        raise BadInput(f"{where}: {error}") from None
+        raise error.reworded(f"{where}: {error}") from None
     there = {_device(name) for name in on}
     for name in table.get(DEVICES, {}):
         if _device(name) not in there:
             known = f"its devices are {', '.join(on)}" if on else "it names no device (on = ...)"
-            raise BadInput(f"{where}: [slurm.device.{name}]: no cell of this study is on it: {known}")
+            raise BadInput("unknown-cell", f"{where}: [slurm.device.{name}]: no cell of this study is on it: {known}")
     if len(placed.by_device) < len(table.get(DEVICES, {})):
-        raise BadInput(f"{where}: [slurm.device]: two of {', '.join(table[DEVICES])} are the same device")
+        raise BadInput(
+            "duplicate-device", f"{where}: [slurm.device]: two of {', '.join(table[DEVICES])} are the same device"
+        )
 
 
 def _device(name: str) -> str:
@@ -103,17 +105,17 @@ def _options(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in table.items():
         name = key.replace("-", "_")
         if isinstance(value, (dict, float)) or (isinstance(value, list) and name != "setup"):
-            raise BadInput(f'{where} {key}: one value, such as {key} = "...", got {value!r}')
+            raise BadInput("bad-setting", f'{where} {key}: one value, such as {key} = "...", got {value!r}')
         if name in NAMED or name == "python":
             options[name] = str(value)
         elif name == "max_parallel":
             if not isinstance(value, int) or isinstance(value, bool):
-                raise BadInput(f"{where} max_parallel is a whole number, got {value!r}")
+                raise BadInput("not-a-whole-number", f"{where} max_parallel is a whole number, got {value!r}")
             options[name] = value
         elif name == "setup":
             options[name] = tuple(map(str, value)) if isinstance(value, list) else (str(value),)
         elif (near := meant(key.replace("_", "-"))) is not None:
-            raise BadInput(f"{where} unknown key {key!r}: did you mean {near.replace('-', '_')}?")
+            raise BadInput("unknown-key", f"{where} unknown key {key!r}: did you mean {near.replace('-', '_')}?")
         elif value is not False:
             more.append(key if value is True else f"{key}={value}")
     options["slurm"] = tuple(more)
@@ -130,4 +132,4 @@ def _checked(where: str, options: Mapping[str, Any]) -> SlurmOptions:
     try:
         return asked(options)
     except BadInput as error:
-        raise BadInput(f"{where}: {error.text}") from None
+        raise error.reworded(f"{where}: {error.text}") from None

@@ -47,8 +47,9 @@ def check_there() -> None:
     missing = [name for name in ("sbatch", "squeue", "scancel", "srun") if shutil.which(name) is None]
     if missing:
         raise BadInput(
+            "no-slurm",
             f"no Slurm on this machine ({', '.join(missing)} not found): run this where your cluster takes "
-            "jobs, or add --dry-run to see what would be submitted"
+            "jobs, or add --dry-run to see what would be submitted",
         )
 
 
@@ -99,11 +100,13 @@ def _run(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise NoAnswer(f"{command[0]} has not answered for {_SECONDS} s") from None
+        raise NoAnswer("no-slurm-answer", f"{command[0]} has not answered for {_SECONDS} s") from None
     except OSError as error:
-        raise NoAnswer(f"cannot run {command[0]}: {error.strerror or error}") from error
+        raise NoAnswer("no-slurm-answer", f"cannot run {command[0]}: {error.strerror or error}") from error
     if done.returncode:
-        raise NoAnswer(last_line(done.stderr) or f"{command[0]} ended with exit code {done.returncode}")
+        raise NoAnswer(
+            "no-slurm-answer", last_line(done.stderr) or f"{command[0]} ended with exit code {done.returncode}"
+        )
     return done.stdout
 
 

@@ -68,9 +68,13 @@ class SubmissionRecords:
             try:
                 submissions.append(msgspec.json.decode(path.read_bytes(), type=SlurmSubmission))
             except OSError as error:
-                raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
+                raise BadFile(
+                    "read-failed", f"cannot read {path}: {error.strerror or error}; may you read it?"
+                ) from error
             except UNDECODABLE as error:
-                raise BadFile(f"{path} is damaged ({error}): remove it when its job has ended") from None
+                raise BadFile(
+                    "damaged-file", f"{path} is damaged ({error}): remove it when its job has ended"
+                ) from None
         return sorted(submissions, key=lambda submission: submission.at)
 
     def write(self, submission: SlurmSubmission) -> None:
@@ -81,7 +85,9 @@ class SubmissionRecords:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BadFile(f"cannot make {self._folder}: {error.strerror or error}; may you write there?") from error
+            raise BadFile(
+                "write-failed", f"cannot make {self._folder}: {error.strerror or error}; may you write there?"
+            ) from error
         write_atomically(self._path(submission), msgspec.json.encode(submission), force=True)
 
     def remove(self, submission: SlurmSubmission) -> None:

@@ -25,7 +25,7 @@ def check_installed() -> None:
         import submitit  # noqa: F401
     except ImportError:
         raise BadInput(
-            "--launcher slurm needs submitit, which is not installed: pip install 'rooflight[slurm]'"
+            "package-missing", "--launcher slurm needs submitit, which is not installed: pip install 'rooflight[slurm]'"
         ) from None
 
 
@@ -60,10 +60,11 @@ def submit(
             jobs = executor.map_array(run_task, [str(folder)] * len(cells), cells)
     except (FailedJobError, FailedSubmissionError) as error:
         said = last_line(str(error)).removeprefix("sbatch: error: ").removeprefix("Batch job submission failed: ")
-        raise BadInput(f"Slurm did not take the job: {said}") from None
+        raise BadInput("submission-refused", f"Slurm did not take the job: {said}") from None
     except OSError as error:
         raise BadInput(
-            f"cannot submit to Slurm: {error.strerror or error}; --dry-run shows what would be submitted"
+            "submission-refused",
+            f"cannot submit to Slurm: {error.strerror or error}; --dry-run shows what would be submitted",
         ) from error
     return [job.job_id for job in jobs]
 
