@@ -2,11 +2,12 @@
 
 import gc
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.fixtures.command_line import CommandLine
 
 # No test asks for a duration: a machine with other work makes examples slowly.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -16,6 +17,10 @@ settings.load_profile("any machine")
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 # Tests run side by side, one process a core: threads of one would wait for those of the other, and spin meanwhile.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", action="store_true", help="write the golden pages of tests/commands anew")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,21 +53,6 @@ def one_worker() -> Iterator[None]:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run `rooflight ARGUMENTS` in this process, in a terminal so wide: exit code, output, error output."""
-    from rooflight.commands.main import main
-
-    def run(*arguments: object, columns: int | None = None) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["rooflight", *map(str, arguments)])
-        if columns is None:
-            monkeypatch.delenv("COLUMNS", raising=False)
-        else:
-            monkeypatch.setenv("COLUMNS", str(columns))
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capfd.readouterr()
-
-    return run
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """Run `rooflight ARGUMENTS` in this process."""
+    return CommandLine(monkeypatch, capfd)

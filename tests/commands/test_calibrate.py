@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -73,7 +74,7 @@ def test_a_cpu_is_calibrated_and_its_file_found_by_predictions(rooflight, small,
     assert not any("cudnn" in family or "fused" in family for family in families)
     name = path.name.removesuffix(".json.gz")
     assert f"{sum(len(points.rows) for points in calibration.points):,} points" in out
-    assert f"wrote {path}" in out
+    assert str(path) in out
     assert f"rooflight predict resnet50 --on {name}" in out
     # What it says to do next can be done.
     from rooflight.prediction.api import predict
@@ -92,7 +93,7 @@ def test_a_file_in_a_place_of_its_own_is_to_be_given(capfd, monkeypatch, tmp_pat
     mine = tmp_path / "my own.json.gz"
     for path, given in ((_default_path("h200"), ""), (mine, f" --calibration '{mine}'")):
         _summary(shipped("h200"), path, "h200")
-        assert capfd.readouterr().out.endswith(f"use it with: rooflight predict resnet50 --on h200{given}\n")
+        assert capfd.readouterr().out.endswith(f" rooflight predict resnet50 --on h200{given}\n")
 
 
 def test_the_summary_tells_how_many_workspaces_were_recorded(capfd, tmp_path):
@@ -101,66 +102,11 @@ def test_the_summary_tells_how_many_workspaces_were_recorded(capfd, tmp_path):
 
     found = shipped("h200")
     _summary(found, tmp_path / "mine.json.gz", "h200")
-    assert "workspaces" not in capfd.readouterr().out
+    assert "1,400" not in capfd.readouterr().out
     rows = [[16, 64, 30, 30, 64, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0]] * 700
     points = tuple(WorkspacePoints(precision, rows) for precision in ("bf16", "tf32"))
     _summary(msgspec.structs.replace(found, workspaces=points), tmp_path / "mine.json.gz", "h200")
-    assert " points and the workspaces of 1,400 convolutions in " in capfd.readouterr().out.splitlines()[0]
-
-
-def test_an_existing_file_is_written_over_only_when_asked_to(rooflight, tmp_path):
-    path = tmp_path / "mine.json.gz"
-    path.write_text("precious")
-    code, _, err = rooflight("calibrate", "--on", "cpu", "-o", path)
-    assert code == 2
-    assert len(err.splitlines()) == 1
-    assert "--force" in err
-    assert path.read_text() == "precious"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_name_or_a_description_that_cannot_be_meant_is_one_clear_line(rooflight, tmp_path):
-    for arguments, said in (
-        (("-o", str(tmp_path / "x.txt")), "must end in .json or .json.gz"),
-        (("-o", str(tmp_path / "x.json"), "--as", "h200"), "leave --as or --on cpu out"),
-    ):
-        code, _, err = rooflight("calibrate", "--on", "cpu", *arguments)
-        assert code == 2
-        assert said in err
-
-
-@pytest.mark.parametrize("seconds", ["0", "-5", "4.9", "nan", "inf", "3601"])
-def test_a_time_that_makes_no_sense_is_one_clear_line(rooflight, seconds, tmp_path):
-    code, out, err = rooflight("calibrate", "--on", "cpu", "--seconds", seconds)
-    assert (code, out) == (2, "")
-    assert "--seconds must lie between 5 and 3600" in err
-    assert len(err.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--seconds", "soon"], "'soon' is not a valid float"),
-        (["--on", "tpu"], "--on is cuda or cpu here, not 'tpu'"),
-        (["--on", "cuda"], "no GPU here that torch can use"),
-        (["--on", "cpu", "-o", "{tmp}"], "is a folder: give a file name"),
-        (["--on", "cpu", "-o", "{tmp}", "--force"], "is a folder: give a file name"),
-        (["--on", "cpu", "-o", "{tmp}/file/x.json.gz"], "{tmp}/file is no folder"),
-        (["--on", "cpu", "-o", "{tmp}/missing/x.json.gz"], "the folder {tmp}/missing does not exist: make it first"),
-    ],
-)
-def test_bad_input_is_one_clear_line(rooflight, tmp_path, arguments, message):
-    import torch
-
-    if "cuda" in arguments and torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    (tmp_path / "file").write_text("")
-    code, _, err = rooflight("calibrate", *(text.format(tmp=tmp_path) for text in arguments))
-    assert code == 2
-    assert len(err.splitlines()) == 1, err
-    assert message.format(tmp=tmp_path) in err
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert " 1,400 " in capfd.readouterr().out.splitlines()[0]
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
@@ -168,16 +114,8 @@ def test_a_folder_without_permission_is_one_clear_line(rooflight, tmp_path):
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
     code, _, err = rooflight("calibrate", "--on", "cpu", "-o", closed / "x.json.gz")
-    assert code == 2
-    assert f"no permission to write into {closed}" in err
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder where nobody can make files")
-def test_a_place_where_nothing_can_be_written_is_one_clear_line_before_the_work(rooflight, small):
-    code, out, err = rooflight("calibrate", "--on", "cpu", "-o", "/proc/x.json.gz")
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1
-    assert "/proc" in err
+    assert (code, rooflight.code) == (2, "no-permission")
+    assert str(closed) in err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
@@ -185,8 +123,8 @@ def test_a_full_disk_is_one_clear_line(rooflight, small, tmp_path):
     path = tmp_path / "x.json.gz"
     (tmp_path / "x.json.gz.partial.new").symlink_to("/dev/full")
     code, _, err = rooflight("calibrate", "--on", "cpu", "-o", path, "--seconds", "5")
-    assert code == 2
-    assert f"cannot write {path}.partial: No space left on device; choose another place with -o" in err
+    assert (code, rooflight.code) == (2, "write-failed")
+    assert f"{path}.partial" in err and os.strerror(errno.ENOSPC) in err
 
 
 def started(path: Path, *more: str) -> subprocess.Popen[str]:
@@ -224,8 +162,7 @@ def test_a_run_that_was_killed_goes_on_and_one_that_was_interrupted_says_so(tmp_
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"resuming {journal}" in err
-    assert f"what is done is kept in {journal}" in err
+    assert err.count(str(journal)) == 2  # it goes on with it, and it keeps it
     assert "Traceback" not in err
     more = sections(journal)
     assert more[: len(done)] == done

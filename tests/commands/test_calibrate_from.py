@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -44,7 +45,7 @@ def table(tmp_path) -> Path:
 def test_a_recording_becomes_a_partial_calibration(rooflight, tmp_path):
     path = tmp_path / "mine.json.gz"
     code, out, _ = rooflight("calibrate", "--from", RECORDED, "-o", path)
-    assert code == 0 and "100.0% of" in out and f"predict resnet50 --on h200 --calibration {path}" in out
+    assert code == 0 and "100.0%" in out and f"predict resnet50 --on h200 --calibration {path}" in out
     made = read(path)
     assert made.partial and made.device == "NVIDIA H200" and made.torch == "2.11.0+cu130"
     assert all(RECORDED in group.source and "running model" in group.source for group in made.points)
@@ -91,20 +92,21 @@ def test_several_files_are_joined_each_with_its_source(rooflight, tmp_path):
 def test_without_o_it_goes_where_predictions_look_and_replaces_nothing_unasked(rooflight, table):
     code, out, _ = rooflight("calibrate", "--from", table, "--on", "v100-pcie-32")
     path = own_path("v100-pcie-32")
-    assert code == 0 and f"wrote {path}" in out and "--calibration" not in out and read(path).partial
-    code, _, err = rooflight("calibrate", "--from", table, "--on", "v100-pcie-32")
-    assert code == 2 and "exists already: add --force" in err
+    assert code == 0 and str(path) in out and "--calibration" not in out and read(path).partial
+    code, _, _ = rooflight("calibrate", "--from", table, "--on", "v100-pcie-32")
+    assert (code, rooflight.code, rooflight.options) == (2, "file-exists", ("--force",))
     full = msgspec.structs.replace(read(path), partial=False, made="2026-01-01")
     path.write_bytes(encode(full))
     code, _, err = rooflight("calibrate", "--from", table, "--on", "v100-pcie-32")
-    assert code == 2 and "holds a full calibration of" in err and "2026-01-01" in err
+    assert (code, rooflight.code) == (2, "file-exists") and "2026-01-01" in err
     assert not read(path).partial
     assert rooflight("calibrate", "--from", table, "--on", "v100-pcie-32", "--force")[0] == 0 and read(path).partial
 
 
 def test_it_is_not_put_before_a_full_one_that_comes_along(rooflight):
     code, _, err = rooflight("calibrate", "--from", RECORDED)
-    assert code == 2 and "comes with rooflight" in err and "-o FILE" in err and not own_path("h200").exists()
+    assert (code, rooflight.code) == (2, "file-exists") and not own_path("h200").exists()
+    assert "-o FILE" in err and "--force" in rooflight.options
 
 
 def other_device(folder: Path, name: str) -> Path:
@@ -113,22 +115,18 @@ def other_device(folder: Path, name: str) -> Path:
     return save(msgspec.structs.replace(ledger, header=header), folder / "other.json.gz")
 
 
-def test_devices_must_agree(rooflight, tmp_path, table):
+def test_devices_must_agree(rooflight, tmp_path):
     a100 = other_device(tmp_path, "NVIDIA A100-SXM4-80GB")
     code, _, err = rooflight("calibrate", "--from", RECORDED, a100, "-o", tmp_path / "x.json")
-    assert code == 2 and f"{RECORDED} says h200 and {a100} says a100-sxm-80: a calibration is of one device" in err
-    code, _, err = rooflight("calibrate", "--from", RECORDED, "--on", "v100", "-o", tmp_path / "x.json")
-    assert code == 2 and f"{RECORDED} says h200 and --on says v100" in err
-    code, _, err = rooflight("calibrate", "--from", table, "-o", tmp_path / "x.json")
-    assert code == 2 and f"{table} does not name its device: say --on" in err
-    code, _, err = rooflight("calibrate", "--from", table, "--on", "xeon-8480", "-o", tmp_path / "x.json")
-    assert code == 2 and "is no GPU of NVIDIA or AMD" in err
+    assert (code, rooflight.code) == (2, "several-devices")
+    assert all(word in err for word in (RECORDED, "h200", str(a100), "a100-sxm-80"))
 
 
 def test_a_gpu_that_is_not_in_the_database_needs_a_name(rooflight, tmp_path):
     unknown = other_device(tmp_path, "NVIDIA H999")
     code, _, err = rooflight("calibrate", "--from", unknown, "-o", tmp_path / "x.json")
-    assert code == 2 and f"{unknown} is of 'NVIDIA H999', which is not in the database: say --on" in err
+    assert (code, rooflight.code) == (2, "device-not-in-database")
+    assert str(unknown) in err and "'NVIDIA H999'" in err and "--on" in rooflight.options
     assert rooflight("calibrate", "--from", unknown, "--on", "h200", "-o", tmp_path / "x.json")[0] == 0
 
 
@@ -137,7 +135,7 @@ def test_a_recording_that_its_device_cannot_have_made_is_refused(rooflight, tmp_
     header = msgspec.structs.replace(ledger.header, device="Tesla T4")
     path = save(msgspec.structs.replace(ledger, header=header), tmp_path / "t4.json.gz")
     code, _, err = rooflight("calibrate", "--from", path, "-o", tmp_path / "x.json")
-    assert code == 2 and "is faster than NVIDIA T4" in err and "times of" in err and "another device" in err
+    assert (code, rooflight.code) == (2, "impossible-time") and "NVIDIA T4" in err
 
 
 def test_single_impossible_times_of_a_recording_are_left_out_and_counted(rooflight, tmp_path):
@@ -192,8 +190,8 @@ def test_rows_that_tell_of_the_launch_alone_correct_nothing(rooflight, tmp_path)
     # 256 MB read and 128 MB written at 504 GB/s are 0.8 ms.
     table.write_text("op,shape,dtype,time_us\n" + tiny(12) + "add,8192x4096,fp32,900\n")
     code, out, _ = rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", path)
-    assert code == 0 and "12 of 13 rows are too short to tell more than a launch: left out" in out
-    assert "1 point from 1 file" in out and sum(len(group.rows) for group in read(path).points) == 1
+    assert code == 0 and re.search(r"\b12 of 13 rows\b", out)
+    assert re.search(r"\b1 point\b", out) and sum(len(group.rows) for group in read(path).points) == 1
     _, out, _ = rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", path, "--json", "--force")
     (row,) = json.loads(out)["left_out"]
     assert row["count"] == 12 and "launch" in row["reason"]
@@ -203,7 +201,7 @@ def test_a_table_of_launches_is_refused(rooflight, tmp_path):
     table = tmp_path / "run.csv"
     table.write_text("op,shape,dtype,time_us\n" + tiny(17))
     code, out, err = rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", tmp_path / "x.json")
-    assert code == 2 and "all 17 rows are too short to tell more than a launch" in err and not out
+    assert (code, rooflight.code) == (2, "nothing-to-calibrate") and "17" in err and not out
     assert len(err.strip().splitlines()) == 1 and not (tmp_path / "x.json").exists()
 
 
@@ -245,8 +243,8 @@ def test_it_says_how_to_undo_it(rooflight, tmp_path, device, tier):
     table = tmp_path / "run.csv"
     table.write_text(TABLE)
     code, out, _ = rooflight("calibrate", "--from", table, "--on", device)
-    assert code == 0 and f"to undo it, delete that file; to predict once without it, add: --tier {tier}" in out
-    assert "to undo" not in rooflight("calibrate", "--from", table, "--on", device, "-o", tmp_path / "x.json")[1]
+    assert code == 0 and f"--tier {tier}" in out
+    assert "--tier" not in rooflight("calibrate", "--from", table, "--on", device, "-o", tmp_path / "x.json")[1]
 
 
 def test_python_takes_what_it_made(tmp_path):
@@ -258,45 +256,10 @@ def test_python_takes_what_it_made(tmp_path):
     for one in (made, made.calibration):
         assert package.predict("mnist-cnn", on="rtx-4070", calibration=one)[0].tier == "partial"
         assert len(repr(one)) < 200 and "2 " in repr(one)
-    with pytest.raises(BadInput, match="is a file of `rooflight calibrate`, not of type list") as refusal:
+    with pytest.raises(BadInput) as refused:
         package.predict("mnist-cnn", on="rtx-4070", calibration=[made])  # type: ignore[arg-type]
-    assert len(str(refusal.value)) < 200
-
-
-REFUSED = {
-    "calibrate --from {table} --on cuda": "--on cuda says where to run",
-    "calibrate --from {table} --on v100 --as v100": "--from runs nothing",
-    "calibrate --from {table} --on v100 --seconds 20": "--from runs nothing",
-    "calibrate --from {table} --on v100 --fresh": "--from runs nothing",
-    "calibrate --from {table} --on nothing": "there is no device 'nothing'",
-    "calibrate --from {table} --on v100 -o {tmp}/x.txt": "must end in .json or .json.gz",
-    "calibrate {table}": "goes with --from FILE",
-    "calibrate --json": "--json goes with --from FILE",
-    "calibrate --on a100": "--on is cuda or cpu here",
-    "calibrate --from {tmp}/nothing.json --on v100": "does not exist: give the file of a trace, ledger or table",
-    "calibrate --from {tmp} --on v100": "is a folder",
-    "calibrate --from recorded:h200/nothing": "there is no recording",
-    "calibrate --from {estimate}": "holds no times of kernels",
-    "calibrate --from {regions}": "holds no times of kernels",
-    "calibrate --from {calibration}": "is a calibration: give the files that it was made from",
-    "calibrate --from {text} --on v100": "no trace of PyTorch's profiler, no ledger, and no table",
-    "calibrate --from {empty} --on v100": "is empty",
-    "calibrate --from recorded:h200/gpt2-infer-bf16-compiled -o {tmp}/x.json": "most of the time is of compiled steps",
-}
-
-
-@pytest.mark.parametrize("line", REFUSED)
-def test_what_cannot_be_used_is_one_line(rooflight, tmp_path, table, line):
-    (tmp_path / "text.md").write_text("# Notes\nnothing here\n")
-    (tmp_path / "empty.csv").write_text("")
-    formats = DATA / "formats_6dd1d43"
-    words = line.format(
-        table=table, tmp=tmp_path, text=tmp_path / "text.md", empty=tmp_path / "empty.csv",
-        calibration=formats / "calibration.json.gz",
-        estimate=formats / "estimate.json.gz", regions=formats / "regions.json.gz",
-    ).split()  # fmt: skip
-    code, out, err = rooflight(*words)
-    assert code == 2 and REFUSED[line] in err and not out and len(err.strip().splitlines()) == 1
+    assert (refused.value.code, refused.value.options) == ("bad-option-type", ("--calibration",))
+    assert "list" in str(refused.value) and len(str(refused.value)) < 200
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -38,9 +38,8 @@ def model(tmp_path, monkeypatch):
 
 
 def test_an_estimate_is_of_the_step_that_ran(run, model):
-    code, _, said = run("estimate", model)
-    assert code == 2
-    assert "trace it on real data with --real-data" in said
+    code, _, _ = run("estimate", model)
+    assert (code, run.code, run.options) == (2, "data-dependent", ("--real-data",))
     code, out, _ = run("estimate", model, "--real-data", "--json")
     document = json.loads(out)
     assert code == 0
@@ -54,8 +53,10 @@ def test_a_prediction_is_of_the_step_that_ran(run, model):
     assert code == 0
     (found,) = json.loads(out)["predictions"]
     assert found["time_s"] > 0
-    with pytest.raises(TraceFailed, match="real_data=True"):
+    with pytest.raises(TraceFailed) as refused:
         rooflight.predict(model)
+    assert (refused.value.code, refused.value.options) == ("data-dependent", ("--real-data",))
+    assert "real_data=True" in str(refused.value)
     predictions = rooflight.predict(model, real_data=True)
     assert "the step was really run on cpu" in predictions.notes
 
@@ -71,13 +72,6 @@ def test_a_live_module_takes_its_own_data(model, tmp_path):
 def test_what_has_no_room_is_refused_in_one_line(run, monkeypatch):
     monkeypatch.setattr("rooflight.measurement.room.free_bytes", lambda where: 1_000_000)
     for verb in ("estimate", "predict"):
-        code, _, said = run(verb, "mnist-cnn", "--real-data")
-        assert code == 2
-        assert "mnist-cnn needs 9.60 MB for its weights and a copy of them, and cpu has 1.00 MB free: leave" in said
-        assert "--real-data out" in said
-
-
-def test_a_closed_form_is_of_no_data(run):
-    code, _, said = run("estimate", "mnist-cnn", "--real-data", "--symbolic")
-    assert code == 2
-    assert "leave one of them out" in said
+        code, _, err = run(verb, "mnist-cnn", "--real-data")
+        assert (code, run.code) == (2, "step-too-large") and "--real-data" in run.options
+        assert "9.60 MB" in err and "1.00 MB" in err

