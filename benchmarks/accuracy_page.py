@@ -79,7 +79,7 @@ def page(whole: Accuracy) -> str:
         "## Farthest off",
         _worst(whole.rows),
         "## Never checked",
-        *(f"- {note[:1].upper()}{note[1:]}." for note in whole.notes),
+        *(f"- {note.text[:1].upper()}{note.text[1:]}." for note in whole.notes),
         "## How it is made",
         "`python benchmarks/accuracy.py --write --pages` predicts every row again and writes the table that comes with "
         "rooflight, this page and the one beside it, in about three minutes. It reads traces in "

@@ -126,7 +126,7 @@ def tried(zoo: str, spec: str, step: str) -> TriedStep:
         flops=sums.flops + sums.recompute_flops - unseen.flops - unseen.recompute_flops,
         torch_flops=None if counted is None else counted - sum(map(_groups_forgotten, ledger.ops)),
         uncounted=tuple(left.op for left in sums.uncounted),
-        unused=next((note for note in ledger.header.notes if "never used" in note), ""),
+        unused=next((note.text for note in ledger.header.notes if note.code == "unused-parameters"), ""),
         time_s=_since(begun),
     )
 

@@ -169,7 +169,7 @@ def speed(measured: dict[str, Measured]) -> list[str]:
 
 def passes_of(ledger: Ledger) -> tuple[str, str]:
     for note in ledger.header.notes:
-        if found := re.match(r"counters took (\d+) passes in ([\d.]+) s", note):
+        if found := re.match(r"counters took (\d+) passes in ([\d.]+) s", note.text):
             return found[1], found[2]
     return "–", "–"
 

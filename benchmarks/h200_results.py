@@ -161,7 +161,7 @@ def executions(recordings: dict[str, Ledger]) -> list[str]:
             rows.append((name, written(first, "a"), *cells))
         columns = [cell for name in others for cell in (recordings[name].header.execution, "ratio")]
         notes = [f"- `{name}`: {note}" for name in others for note in recordings[name].header.notes
-                 if note.startswith(("kernels are", "torch.compile", "inside a CUDA graph", "graph break", "some"))]  # fmt: skip
+                 if note.text.startswith(("kernels are", "torch.compile", "inside a CUDA graph", "graph break", "some"))]  # fmt: skip
         parts += [f"`{base}`:", table(("whole step", "eager", *columns), rows), "\n".join(notes),
                   code(f"rooflight compare recorded:h200/{base} recorded:h200/{name}" for name in others)]  # fmt: skip
     if not parts:

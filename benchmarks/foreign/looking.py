@@ -103,7 +103,7 @@ def _estimated(row: Row, step: Any, args: tuple[Any, ...], device: str) -> Ledge
             took.append(time.perf_counter() - start)
         made.append(ledger)
         return {
-            "first_s": took[0], "time_s": took[1], "flops": _flops(ledger), "ops": len(ledger.ops), "notes": list(ledger.header.notes),
+            "first_s": took[0], "time_s": took[1], "flops": _flops(ledger), "ops": len(ledger.ops), "notes": [*map(str, ledger.header.notes)],
             "phases": dict(Counter(op.phase for op in ledger.ops)),
             "modules": [module.path for module in ledger.modules][:4],
         }  # fmt: skip
@@ -196,7 +196,7 @@ def _measured(step: Any, args: tuple[Any, ...], ledger: Ledger | None, device: s
     busy, wall = busy_s(measured), wall_s(measured)
     total = measured.total
     return {
-        "time_s": took, "wall_s": wall, "busy_s": busy, "ops_s": total.time_s, "notes": list(found.header.notes),
+        "time_s": took, "wall_s": wall, "busy_s": busy, "ops_s": total.time_s, "notes": [*map(str, found.header.notes)],
         "executed_flops": total.executed_flops, "flops": _flops(found), "ops": len(found.ops),
         "peak_bytes": next((one.quantities["peak_allocated_bytes"].value for one in found.measurements
                             if one.scope == "step" and "peak_allocated_bytes" in one.quantities), None),

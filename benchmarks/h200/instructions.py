@@ -583,7 +583,7 @@ def main() -> None:
                 ledger = rooflight.measure(Calls(calls).cuda(), x, device="cuda", repeat=2, **options)
             rooflight.save(ledger, folder / f"{name}.json.gz", force=True)
             print(f"{name:20} {len(calls):5} calls {len(ledger.ops):6} ops {len(ledger.kernels):6} kernels "
-                  f"{time.perf_counter() - start:6.1f} s {[note[:150] for note in ledger.header.notes]}", flush=True)  # fmt: skip
+                  f"{time.perf_counter() - start:6.1f} s {[str(note)[:150] for note in ledger.header.notes]}", flush=True)  # fmt: skip
         except Exception as error:
             print(f"{name:20} {type(error).__name__}: {str(error)[:300]}", flush=True)
         torch.cuda.empty_cache()

@@ -35,7 +35,7 @@ def main() -> None:
     result = {
         "ops": len(ledger.ops), "ops_counted": len(counted), "seconds": seconds, "fp32_flops_of_ops": adds,
         "fp32_flops_of_step": step["cuda_flops_fp32"].value, "useful": OPS // 2 * x.numel(),
-        "dram_bytes_of_ops": sum(row.quantities[name].value for row in counted for name in DRAM if name in row.quantities), "dram_bytes_of_step": sum(step[name].value for name in DRAM), "notes": [note for note in ledger.header.notes if "counters" in note],
+        "dram_bytes_of_ops": sum(row.quantities[name].value for row in counted for name in DRAM if name in row.quantities), "dram_bytes_of_step": sum(step[name].value for name in DRAM), "notes": [note.text for note in ledger.header.notes if "counters" in note.text],
     }  # fmt: skip
     Path(sys.argv[1]).write_text(json.dumps(result, indent=1))
     print(json.dumps(result, indent=1))

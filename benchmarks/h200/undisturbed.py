@@ -91,7 +91,7 @@ def main() -> None:
             "state_kept": kept,
             "tensors": len(plain),
             "equal_bit_for_bit": len(equal),
-            "notes": ledger.header.notes,
+            "notes": [*map(str, ledger.header.notes)],
         }
     torch.use_deterministic_algorithms(False)
     for name in ("resnet18", "vgg19"):

@@ -13,7 +13,7 @@ import re
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,19 +22,30 @@ import msgspec
 
 from rooflight import recordings
 from rooflight.errors import BadFile
-from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op
+from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger, Measurement, Note, Op
 from rooflight.metrics import QUANTITIES
 
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding raises for content that is not of its type, not UTF-8, too deep, or has endless numbers."""
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 MIGRATIONS: dict[int, Migration] = {}
 """From the version it is filed under to the next, where that is more than new fields."""
 ONLY_ADDED_SINCE = 1
 """From this version on formats only gained fields (2: what measurements need; 3: when kernels were launched; 4: how a
-step is run), or names changed that are put right after reading."""
+step is run), or names changed that are put right after reading, and notes got codes (5)."""
+
+
+class _HeaderOf4(Header, frozen=True):
+    """Up to format 4 notes were texts."""
+
+    notes: tuple[str, ...] = ()  # type: ignore[assignment]
+
+
+class _LedgerOf4(Ledger, frozen=True):
+    header: _HeaderOf4
 
 
 def save(ledger: Ledger, path: str | Path, *, force: bool = False) -> Path:
@@ -125,7 +136,10 @@ def load(path: str | Path) -> Ledger:
     version = _version(content, path)
     try:
         if version >= ONLY_ADDED_SINCE:
-            ledger = msgspec.json.decode(content, type=Ledger)
+            if version >= 5:
+                ledger = msgspec.json.decode(content, type=Ledger)
+            else:
+                ledger = _with_notes(msgspec.json.decode(content, type=_LedgerOf4))
             ops = ledger.ops if version >= 3 else tuple(map(_in_own_precision, ledger.ops))
             ledger = ledger if version >= 4 else _with_kernel_time(ledger)
             header = msgspec.structs.replace(ledger.header, recording=recording) if recording else ledger.header
@@ -143,6 +157,17 @@ def load(path: str | Path) -> Ledger:
         raise BadFile(
             "damaged-file", f"{path} is no valid ledger: {_one_line(error)}; make it again, or take a copy"
         ) from error
+
+
+def _with_notes(old: _LedgerOf4) -> Ledger:
+    header = with_notes(Header, old.header, [Note("", text) for text in old.header.notes])
+    return Ledger(**{name: getattr(old, name) for name in Ledger.__struct_fields__ if name != "header"}, header=header)
+
+
+def with_notes(kind: type[_Struct], old: msgspec.Struct, notes: Iterable[Note]) -> _Struct:
+    """The fields of an older form of a struct in today's form, with other notes."""
+    fields = {name: getattr(old, name) for name in kind.__struct_fields__ if name != "notes"}
+    return kind(**fields, notes=tuple(notes))
 
 
 def _in_own_precision(op: Op) -> Op:

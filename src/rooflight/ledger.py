@@ -21,7 +21,7 @@ import msgspec
 
 from rooflight import views
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 Phase = Literal["forward", "backward", "optimizer", "other"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -369,6 +369,24 @@ class MathModes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """fp32 matrix products may run in TF32."""
 
 
+class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """What a reader of the numbers should know: what could not be measured and why, what was assumed.
+
+    `code` names it in a few words with hyphens, such as `random-inputs`; the text is a sentence, and may change.
+    """
+
+    code: str
+    """Empty where the file is of format 4 or older, in which notes were texts."""
+    text: str
+
+    def of(self, where: str) -> Note:
+        """Return the same note, said of one of several."""
+        return Note(self.code, f"{where}: {self.text}")
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What was run, how, and what could not be said about it."""
 
@@ -459,7 +477,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Command line that makes it again."""
     recording: str = ""
     """Name of the recording that it is, of those that come with rooflight."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """What could not be measured and why, what was assumed."""
 
     @property

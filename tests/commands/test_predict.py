@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, TimedPoi
 from rooflight.hardware.recorded_tables import encode
 from rooflight.ledger import Value
 from rooflight.machine.recognise import this_device
+from rooflight.metrics import ONCE_IT_FITS
 from rooflight.ops.kernel_task import FAMILIES
 from rooflight.prediction.tiers import TIERS
 from rooflight.summary.measured import Measured
@@ -48,6 +50,11 @@ def predicted(run):
     return predicted
 
 
+def noted(found, code: str) -> list[str]:
+    """The texts of the notes with this code."""
+    return [note["text"] for note in found["notes"] if note["code"] == code]
+
+
 # --- one device ---
 
 
@@ -72,13 +79,12 @@ def test_page_says_time_bound_ops_advice_and_sources(run):
     code, out, err = run("resnet18", "--batch", 8, "--step", "train")
     assert code == 0, err
     lines = out.splitlines()
-    assert lines[0].startswith("resnet18 · training step · batch 8 · fp32 (TF32 in convolutions, not in matmuls)")
-    assert " a step, 90% interval " in lines[1] and "of the attainable roof" in lines[1]
-    assert "samples/s" in lines[2] and "MFU" in lines[2]
-    for words in ("costliest ops by kernel time", "convolution_backward", "kernel time by phase", "optimizer", "calibrated",
-                  "what would help", "batch 32 instead of 8", "shapes: ", "494.5 TFLOP/s tf32", "comes with rooflight",
-                  "NVIDIA H200 product page", "1 multiply-add = 2 FLOP", "one trace of"):  # fmt: skip
-        assert words in " ".join(out.split()), words
+    assert lines[0].startswith("resnet18 ") and " 8 " in lines[0] and "fp32" in lines[0]
+    assert "90%" in lines[1] and "samples/s" in lines[2] and "MFU" in lines[2]
+    words = " ".join(out.split())
+    for fact in ("convolution_backward", "optimizer", "calibrated", "batch 32", "494.5 TFLOP/s tf32", "2 FLOP",
+                 "NVIDIA H200 product page"):  # fmt: skip
+        assert fact in words, fact
 
 
 @pytest.mark.parametrize("columns", [80, 150])
@@ -93,7 +99,7 @@ def test_nothing_is_wider_than_the_terminal(run, columns):
         for device, tier in (("h200", "calibrated"), ("a100-sxm-80", "published"), ("v100-sxm2-16", "published"))
         for batch in ("1", "8", "64")
     ]
-    assert "90 epochs of 1,281,167 samples" in out and "costliest ops by kernel time · h200 · batch 64" in out
+    assert "1,281,167" in out and " h200 · batch 64" in out
 
 
 @pytest.mark.parametrize("more", [(), ("--gpus", 8), ("--on", "xeon-8480"), ("--on", "h200,v100,mi250x-board")])
@@ -113,7 +119,7 @@ def test_the_cost_stands_beside_many_cells_too(run):
     batches = ",".join(map(str, range(1, 17)))
     code, out, err = run("mnist-cnn", "--on", "h200,a100", "--batch", batches, "--price", 2, columns=150)
     assert code == 0, err
-    assert "cost of 1 M samples" in out
+    assert "cost of 1 M" in out
 
 
 def test_one_is_one_and_thousands_are_told_apart(run):
@@ -121,16 +127,14 @@ def test_one_is_one_and_thousands_are_told_apart(run):
         "mnist-cnn", "--step", "train", "--epochs", 1, "--dataset-size", 1, "--nodes", 1000, columns=150
     )
     assert code == 0, err
-    assert "1 epoch of 1 sample\n" in "\n".join(line.rstrip() for line in out.splitlines()) + "\n"
+    assert re.search(r"\b1 epoch of 1 sample\b", out)
     assert "1,000 GPUs in 1,000 nodes" in out.splitlines()[0]
 
 
 def test_nothing_is_said_of_gpus_where_there_is_none(run):
     code, out, err = run("mnist-cnn", "--on", "xeon-8480", columns=150)
     assert code == 0, err
-    assert (
-        "GPU-busy" not in out and "the GPU works" not in out and "% of roof is the least time" in " ".join(out.split())
-    )
+    assert "GPU-busy" not in out and "the GPU" not in out and "% of roof" in out
 
 
 def test_many_cells_are_read_side_by_side(run):
@@ -139,8 +143,7 @@ def test_many_cells_are_read_side_by_side(run):
     assert code == 0, err
     heads = [line.split() for line in out.splitlines() if line.strip().startswith("batch ")]
     assert heads == [["batch", "h200", "a100-sxm-80"]] * 4
-    assert "memory in use on the device" in out
-    assert "costliest ops by" not in out and "give 12 or fewer" in out
+    assert re.search(r"\b12\b", out) and "max_pool" not in out  # of 12 or fewer there are details
 
 
 def test_json_has_what_is_asked_of_it(predicted):
@@ -229,10 +232,10 @@ def test_a_few_numbers_stand_for_a_device(predicted):
     assert list(rows) == ["a100-sxm-80", "rtx-4075", "h200"]
     assert rows["rtx-4075"]["tier"] == "transferred"
     assert rows["rtx-4075"]["memory"]["usable_bytes"] < 12 * 2**30
-    assert any(
-        note.startswith("rtx-4075: not given, so assumed: bf16 71T (as fp16), tf32 35.5T") for note in found["notes"]
-    )
-    assert any("rtx-4075: nothing tells its cache (l2_bytes)" in note for note in found["notes"])
+    (guessed,) = noted(found, "assumed-figures")
+    assert guessed.startswith("rtx-4075: ") and "bf16 71T (as fp16), tf32 35.5T" in guessed
+    (cache,) = noted(found, "assumed-cache")
+    assert cache.startswith("rtx-4075: ") and "l2_bytes" in cache
 
 
 def test_numbers_and_a_file_of_the_same_device_predict_the_same(predicted, tmp_path):
@@ -262,10 +265,9 @@ def rooflight_device(name):
 def test_an_apple_gpu_has_the_spec_tier_and_says_why(predicted, step):
     found = predicted("resnet18", "--on", "m4-max,m3", "--step", step, "--memory")
     assert [row["tier"] for row in found["predictions"]] == ["spec", "spec"]
-    notes = " ".join(found["notes"])
-    assert "m4-max: Apple's GPUs run other kernels than CUDA's, so no measured times can be transferred" in notes
-    assert "neither the allocator of Apple's Metal nor what it keeps is modelled" in notes
-    assert "CUDA context" not in notes and "cuDNN's workspaces" not in notes
+    assert [text.partition(":")[0] for text in noted(found, "spec-tier-only")] == ["m4-max", "m3"]
+    assert noted(found, "other-allocator")
+    assert not noted(found, "assumed-memory") and not noted(found, "workspaces-of-another-gpu")
     memory = found["predictions"][0]["memory"]
     assert memory.get("peak_reserved_bytes") is None and memory.get("outside_bytes") is None and memory["fits"]
 
@@ -281,9 +283,10 @@ def test_a_processor_that_nobody_calibrated_has_the_spec_tier(predicted, tmp_pat
     for device in ("xeon-8480", str(mine)):
         found = predicted("mnist-cnn", "--on", device)
         assert found["predictions"][0]["tier"] == "spec"
-        assert any("is not calibrated" in note and "rooflight calibrate --on cpu" in note for note in found["notes"])
+        (why,) = noted(found, "spec-tier-only")
+        assert "rooflight calibrate --on cpu" in why
     asked = predicted("mnist-cnn", "--on", "xeon-8480", "--tier", "spec")
-    assert not any("calibrated" in note for note in asked["notes"])
+    assert not noted(asked, "spec-tier-only")
 
 
 def test_processors_with_and_without_a_calibration_keep_their_order(predicted):
@@ -302,11 +305,10 @@ def test_processors_with_and_without_a_calibration_keep_their_order(predicted):
 
 
 def test_another_vendors_times_are_called_a_guess(predicted):
-    said = "transferred from NVIDIA H200 SXM 141 GB, while AMD's libraries have other kernels"
-    found = predicted("mnist-cnn", "--on", "mi300x,mi250x,a100")
-    assert [note.partition(":")[0] for note in found["notes"] if said in note] == ["mi300x", "mi250x"]
-    found = predicted("mnist-cnn", "--on", "mi300x", "--tier", "spec")
-    assert not any("libraries" in note for note in found["notes"])
+    notes = noted(predicted("mnist-cnn", "--on", "mi300x,mi250x,a100"), "other-vendor")
+    assert [text.partition(":")[0] for text in notes] == ["mi300x", "mi250x"]
+    assert all("NVIDIA H200 SXM 141 GB" in text and "AMD" in text for text in notes)
+    assert not noted(predicted("mnist-cnn", "--on", "mi300x", "--tier", "spec"), "other-vendor")
 
 
 def test_graphs_take_the_host_away(predicted):
@@ -363,7 +365,8 @@ def test_every_way_of_sharing(predicted, how):
 
 def test_what_cannot_fit_is_said(predicted):
     found = predicted("llama3-8b", "--on", "h200,k20x", "--seq", 64)
-    assert [note.partition(":")[0] for note in found["notes"] if "k20x" in note] == ["does not fit", "k20x"]
+    about = [note["code"] for note in found["notes"] if "k20x" in note["text"]]
+    assert len(about) == 2 and about[0] == "does-not-fit"
     assert [row["fits"] for row in found["predictions"]] == [True, False]
 
 
@@ -375,14 +378,12 @@ def test_what_a_training_step_keeps_cannot_fit(run, predicted):
     )
     assert code == 0, err
     line = next(line for line in out.splitlines() if line.startswith("memory: "))
-    assert line.endswith("of 25.3 GB: does not fit")
-    assert "what would take less memory" in out
+    assert "25.3 GB" in line
     fits = predicted("llama3-8b", "--dtype", "bf16", "--seq", 64, "--on", "rtx-4090")
     assert fits["predictions"][0]["fits"] is True
-    assert not any("does not fit" in note for note in fits["notes"])
-    found = predicted("llama3-8b", "--seq", 64, "--on", "rtx-4090")
-    (note,) = [note for note in found["notes"] if "not fit" in note]
-    assert note.startswith("does not fit: rtx-4090 at batch 1 would need 3") and "of its 25.3 GB" in note
+    assert not noted(fits, "does-not-fit")
+    (text,) = noted(predicted("llama3-8b", "--seq", 64, "--on", "rtx-4090"), "does-not-fit")
+    assert re.search(r"\brtx-4090 at batch 1\b.* 3\S* GB .*\b25\.3 GB\b", text)
 
 
 def test_sharding_needs_less_memory(predicted):
@@ -398,9 +399,8 @@ def test_page_of_many_gpus(run):
     code, out, err = run("resnet18", "--batch", 32, "--step", "train", "--gpus", 8, "--nodes", 4, columns=100)
     assert code == 0, err
     assert "32 GPUs in 4 nodes, ddp" in " ".join(out.split())
-    for words in ("11,689,512 parameters", "batch 32 in each of 32 replicas", "where the time goes", "all-reduce",
-                  "kept by one GPU", "weak scaling", "strong scaling", "4,096", "assumed: between nodes"):  # fmt: skip
-        assert words in out, words
+    for fact in ("11,689,512", "32 replicas", "all-reduce", "weak scaling", "strong scaling", "4,096"):
+        assert fact in out, fact
 
 
 # --- calibrations ---
@@ -409,19 +409,19 @@ def test_page_of_many_gpus(run):
 def test_a_calibration_that_several_devices_share_is_described_once(run):
     text = run("mnist-cnn", "--on", "h200,a100,t4,rtx-4070,l4")[1]
     words = " ".join(text.split())
-    assert words.count("NVIDIA H200, 20") == 1 and "the calibration that these share: NVIDIA H200" in words
-    assert "rtx-4070, l4: transferred from h200 (comes with rooflight); a host of 2022, which takes 0.43 times" in words
+    assert words.count("NVIDIA H200, 20") == 1
+    assert re.search(r"rtx-4070, l4: [^;]*\bh200\b[^;]*;[^;]*\b2022\b[^;]*\b0\.43\b", words)
     for device in ("a100-sxm-80: ", "t4: "):
-        assert any(line.startswith(device) and "single ops of NeuSight" in line for line in text.splitlines())
+        assert any(line.startswith(device) and "NeuSight" in line for line in text.splitlines())
     # Of one device, or of several that use it alike, it stands where it always stood.
     alike = " ".join(run("mnist-cnn", "--on", "rtx-4070,l4")[1].split())
-    assert "as that of h200 did: NVIDIA H200, 20" in alike and "these share" not in alike
+    assert re.search(r"\bh200\b[^:]*: NVIDIA H200, 20", alike)
 
 
 def test_the_tiers_are_the_same_everywhere(run):
     help_text = " ".join(run("--help")[1].split())
     page = (Path(__file__).parents[2] / "docs" / "predicting.md").read_text()
-    assert all(f"{tier} (" in help_text for tier in TIERS) and "the tier is partial" in help_text
+    assert all(f"{tier} (" in help_text for tier in TIERS) and "partial" in help_text
     assert all(f"| `{tier}` |" in page for tier in (*TIERS, "partial"))
     with pytest.raises(BadInput) as refused:
         rooflight.predict("mnist-cnn", on="h200", tier="partial")
@@ -438,21 +438,23 @@ def written(path, **changes):
 def test_calibration_of_another_torch_is_used_and_said(run, tmp_path):
     file = written(tmp_path / "own.json.gz", torch="2.1.0+cu118")
     code, out, _ = run("mnist-cnn", "--calibration", file, columns=200)
-    assert code == 0 and f"calibrated with torch 2.1.0, here is {torch.__version__.split('+')[0]}" in out
+    here = torch.__version__.split("+")[0]
+    assert code == 0 and any("2.1.0" in line and here in line for line in out.splitlines())
 
 
 def test_calibration_of_another_driver_is_said_where_the_device_is_here(run, monkeypatch):
     monkeypatch.setattr("rooflight.prediction.resolve_devices.is_here", lambda device: True)
     monkeypatch.setattr("rooflight.machine.installed_gpus.driver_version", lambda: "999.1")
     code, out, _ = run("mnist-cnn", columns=200)
-    assert code == 0 and "here is 999.1" in out
+    assert code == 0 and "999.1" in out
 
 
 def test_calibration_of_another_device_is_carried_over_and_said(predicted, tmp_path):
     file = written(tmp_path / "other.json.gz", device="NVIDIA H100 80GB HBM3")
     found = predicted("mnist-cnn", "--on", "a100", "--calibration", file)
     assert found["predictions"][0]["tier"] == "transferred"
-    assert any("made on NVIDIA H100 80GB HBM3" in note for note in found["notes"])
+    (text,) = noted(found, "transferred-calibration")
+    assert "NVIDIA H100 80GB HBM3" in text and "a100-sxm-80" in text
 
 
 def cpu_calibration():
@@ -592,7 +594,7 @@ def test_a_spec_file_of_ones_own(predicted, tmp_path):
     assert row["device"] == "mine" and row["tier"] == "transferred"
     file.write_text(text.replace("value = 4.8e12", "value = 2.4e12", 1))
     found = predicted("mnist-cnn", "--on", file)
-    assert found["predictions"][0]["tier"] == "transferred" and any("differs" in note for note in found["notes"])
+    assert found["predictions"][0]["tier"] == "transferred" and noted(found, "differs-from-database")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"format_version": 99}', b"\x1f\x8bnonsense"])
@@ -618,12 +620,11 @@ def test_every_device_of_a_page_has_its_assumptions_and_equal_ones_are_told_once
     assumed = [line for line in out.splitlines() if line.startswith("assumed: ")]
     assert len(assumed) == len({*assumed})
     for device, link in (("h200", "371 GB/s"), ("v100-sxm2-16", "120 GB/s")):
-        assert any(line.startswith(f"assumed: {device}: in a node: {link}") for line in assumed)
-    assert "assumed: every GPU is as fast as every other" in assumed
+        assert any(line.startswith(f"assumed: {device}: ") and link in line for line in assumed)
 
 
 def test_advice_for_a_step_that_does_not_fit_comes_after_what_makes_it_fit(run):
     _, out, _ = run("resnet18", "--batch", 4096, "--step", "train", "--on", "t4")
-    assert out.index("what would take less memory") < out.index("what would help, once it fits in memory")
+    assert out.index("less memory") < out.index(ONCE_IT_FITS)
     _, out, _ = run("resnet18", "--batch", 4, "--step", "train", "--on", "t4")
-    assert "what would help, predicted in the same way" in out and "once it fits" not in out
+    assert ONCE_IT_FITS not in out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -47,6 +48,10 @@ def program(tmp_path):
     return program
 
 
+def codes(ledger) -> list[str]:
+    return [note.code for note in ledger.header.notes]
+
+
 def flops(ledger):
     return sum(op.cost.flops for op in ledger.ops if op.cost is not None and op.cost.flops)
 
@@ -56,11 +61,11 @@ def test_a_script_as_it_is_gives_what_it_gave_and_a_step(tmp_path):
     alone = subprocess.run(script, capture_output=True, text=True, timeout=300, check=True, env=ALONE).stdout
     saved = tmp_path / "run.json"
     done = run("-o", saved, "--", *script)
-    assert (done.returncode, done.stderr) == (0, f"rooflight: wrote {saved}\n")
+    assert done.returncode == 0 and str(saved) in done.stderr and len(done.stderr.splitlines()) == 1
     # Losses and a hash of the weights, bit for bit: dropout, workers of a data loader, AdamW, a schedule.
     assert done.stdout.startswith(alone)
     assert alone.count("loss ") == 12
-    assert "Sequential · training step · batch 16" in done.stdout[len(alone) :]
+    assert done.stdout[len(alone) :].startswith("Sequential · ")
     ledger = load(saved)
     # Two products of 16 x 32 x 64 (the input wants no gradient) and three of 16 x 64 x 10.
     assert flops(ledger) == 2 * 2 * 16 * 32 * 64 + 3 * 2 * 16 * 64 * 10
@@ -68,8 +73,9 @@ def test_a_script_as_it_is_gives_what_it_gave_and_a_step(tmp_path):
     assert {op.module for op in ledger.ops if op.phase == "backward"} >= {"0", "3", "<loss>"}
     assert ledger.header.command == f"rooflight run --ops -- {' '.join(script)}"
     # The data loader forks its workers anew in the seventh.
-    assert "steps 1-2 untouched, 3-6 timed, 8 recorded (took " in ledger.header.notes[0]
-    assert "another step was taken than was to be measured: it forked" in ledger.header.notes
+    steps, other = ledger.header.notes[0], codes(ledger)
+    assert steps.code == "steps-of-program" and re.match(r"\D*1-2\b\D*3-6\b\D*8\b", steps.text)
+    assert "other-step-recorded" in other
 
 
 @pytest.mark.parametrize("words", [
@@ -128,8 +134,8 @@ def test_a_program_that_was_given_enough_is_ended_if_asked(program, tmp_path):
     done = run("--stop-after", "--steps", "2:3", "-o", tmp_path / "run.json", "--", *program(text))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == ["left the loop", "tidied up"]
-    assert "step 1 untouched, 2 timed, 3 recorded (took" in " ".join(done.stdout.split())
-    assert "then the program was ended" in load(tmp_path / "run.json").header.notes[0]
+    assert re.search(r"\b1 untouched, 2 timed, 3 recorded\b", " ".join(done.stdout.split()))
+    assert load(tmp_path / "run.json").header.notes[0].code == "steps-of-program"
 
 
 @pytest.mark.slow
@@ -141,10 +147,8 @@ def test_a_page_and_json(program, tmp_path):
     assert json.loads(done.stdout)["header"]["step"] == "train"
     assert "Linear" in page.read_text()
     kept = tmp_path / "report.json"
-    uses = f"rooflight report {kept}, rooflight predict {kept} --on h200"
-    assert (
-        done.stderr.splitlines()[-1] == f"rooflight: wrote {page}, and beside it the ledger {kept}; use it with: {uses}"
-    )
+    line = done.stderr.splitlines()[-1]
+    assert str(page) in line and line.endswith(f"rooflight report {kept}, rooflight predict {kept} --on h200")
     assert flops(load(kept)) == FLOPS
 
 
@@ -161,18 +165,18 @@ def test_regions_of_the_program_stay(program, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("text", "code", "message"), [
-    ("print(1 / 3)", 0, "no optimizer of torch stepped and no model was called"),
-    ("train(3)", 0, "ended after 3 optimizer steps, and step 7 was to be recorded: let it run longer, or write `--steps 2:3`"),
-    ("train(1)", 0, "ended after 1 optimizer steps, and it takes 2"),
-    ("train(6)\nos.kill(os.getpid(), signal.SIGKILL)", 137, "ended at once (killed, or os._exit) in step 7"),
-    ("train(6)\nos._exit(3)", 3, "ended at once (killed, or os._exit) in step 7"),
+@pytest.mark.parametrize(("text", "code", "facts"), [
+    ("print(1 / 3)", 0, "torch"),
+    ("train(3)", 0, r"\b3 optimizer steps\b.*\bstep 7\b.*`--steps 2:3`"),
+    ("train(1)", 0, r"\b1 optimizer steps\b.*\b2\b"),
+    ("train(6)\nos.kill(os.getpid(), signal.SIGKILL)", 137, r"\bstep 7\b"),
+    ("train(6)\nos._exit(3)", 3, r"\bstep 7\b"),
 ])  # fmt: skip
-def test_how_a_program_ends_that_leaves_nothing(program, text, code, message):
+def test_how_a_program_ends_that_leaves_nothing(program, text, code, facts):
     done = run("--", *program(text))
     assert done.returncode == code
     lines = done.stderr.splitlines()
-    assert message in lines[-1]
+    assert re.search(facts, lines[-1])
     assert len(lines) == (2 if code else 1)
 
 
@@ -196,10 +200,9 @@ def test_an_error_in_the_recorded_step_costs_only_what_comes_after_it(program, t
     done = run("-o", saved, "--", *program("train(6)\nmodel(torch.randn(4, 8))\n1 / 0"))
     assert done.returncode == 1
     assert done.stderr.count("ZeroDivisionError") == 1
-    assert "nothing recorded" not in done.stderr
     ledger = load(saved)
     assert flops(ledger) == FLOPS // 2
-    assert any("ended in the step that was recorded" in note for note in ledger.header.notes)
+    assert "ended-early" in codes(ledger)
 
 
 @pytest.mark.slow
@@ -225,11 +228,11 @@ child(2)
     assert done.stdout.split()[:2] == ["9", "2"]
     ledger = load(saved)
     assert flops(ledger) == FLOPS
-    assert "another step was taken than was to be measured: it forked" in ledger.header.notes
+    assert "other-step-recorded" in codes(ledger)
 
 
 @pytest.mark.slow
 def test_a_python_without_rooflight_is_named(program):
     done = run("--", *program("train(9)", begins="import sys\nsys.modules['rooflight'] = None\n" + TRAINS))
     assert done.returncode == 0
-    assert f"nothing recorded in {sys.executable}, where rooflight cannot be imported" in done.stderr
+    assert sys.executable in done.stderr

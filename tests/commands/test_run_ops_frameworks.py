@@ -91,4 +91,4 @@ def test_all_ranks_end_after_the_same_step(tmp_path):
     assert output.count("loss ") == 3  # it ends in the fourth step, after which the fourth loss would be printed
     ledger = load(saved)
     assert (ledger.header.rank, ledger.header.world) == (0, 2)
-    assert "then the program was ended" in ledger.header.notes[0]
+    assert ledger.header.notes[0].code == "steps-of-program"

@@ -54,7 +54,7 @@ def test_the_peak_follows_from_units_and_clock():
     assert device.core_peak("fp32").value == 56 * 128 * 2 * 2.475e9
     assert device.peak("fp16").value == 56 * 512 * 2.475e9  # with fp32 accumulation, as boards for games
     (note,) = guess_notes([device])
-    assert "fp16 71T (sms x 512 x clock, as boards for games; others have twice that)" in note
+    assert "fp16 71T (sms x 512 x clock, as boards for games; others have twice that)" in note.text
     data_center = find("memory=80GB,bandwidth=2TB/s,sms=108,clock=1410MHz,capability=80")
     assert data_center.peak("bf16").value == pytest.approx(312e12, rel=1e-3)
 
@@ -62,7 +62,7 @@ def test_the_peak_follows_from_units_and_clock():
 def test_without_a_capability_nothing_is_made_up_of_tensor_cores():
     device = find(LEAST)
     assert device.tensor_flops_per_s == {} and device.capability is None
-    assert "the kernels of capability 90" in guess_notes([device])[0]
+    assert "the kernels of capability 90" in guess_notes([device])[0].text
     old = find(f"{LEAST},capability=61,fp16=71T")
     assert old.tensor_flops_per_s == {} and old.core_peak("fp16").value == 71e12
 

@@ -25,6 +25,7 @@ from rooflight.ledger import Value
 from rooflight.machine import Machine, nvml
 from rooflight.machine.recognise import UNKNOWN_BANDWIDTH, this_device
 from rooflight.reporting.sections import device_tables
+from tests.fixtures.notes import note_texts
 from tests.fixtures.paths import ROOT
 from tests.fixtures.pretend_driver import PretendDriver
 
@@ -753,5 +754,5 @@ def test_every_card_is_named_by_its_own_name():
 
 
 def test_a_prediction_says_which_card_it_is_of():
-    notes = rooflight.predict("mnist-cnn", on="a100,a100-sxm-40,h200").notes
+    notes = note_texts(rooflight.predict("mnist-cnn", on="a100,a100-sxm-40,h200").notes)
     assert [note for note in notes if "is taken as" in note] == [devices.card_taken("a100")]

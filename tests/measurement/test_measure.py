@@ -25,6 +25,7 @@ from rooflight.measurement.api import MeasurementStopped
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import self_check
+from tests.fixtures.notes import note_texts
 from tests.fixtures.photograph import assert_same, photograph
 from tests.fixtures.recordings import recording
 from tests.fixtures.tracing import compiled_module
@@ -65,7 +66,7 @@ def of_op(ledger, name):
 
 
 def has_note(ledger, *parts):
-    return any(all(part in note for part in parts) for note in ledger.header.notes)
+    return any(all(part in note for part in parts) for note in note_texts(ledger.header.notes))
 
 
 # --- real models ---

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import rooflight
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import LOSS, OPTIMIZER, OTHER
+from tests.fixtures.notes import note_texts
 
 
 class Generator(nn.Module):
@@ -145,7 +146,7 @@ def test_recording_survives_an_error_inside():
     with pytest.raises(ZeroDivisionError):
         code()
     assert flops(recording.ledger) == 2 * 2 * 3 * 4
-    assert any("ZeroDivisionError ended it early" in note for note in recording.ledger.header.notes)
+    assert any("ZeroDivisionError ended it early" in note for note in note_texts(recording.ledger.header.notes))
     with rooflight.record() as after:
         torch.ones(2, 3) + 1
     assert [op.name for op in after.ledger.ops if op.kind == "compute"] == ["aten::ones", "aten::add.Tensor"]
@@ -203,7 +204,9 @@ def test_a_profiler_that_the_code_begins_gets_everything():
     assert {row.key: row.count for row in inside.key_averages()} == {row.key: row.count for row in alone.key_averages()}
     assert [op.packet for op in recording.ledger.ops].count("aten::addmm") == 3
     assert not memory_known(recording.ledger)
-    assert "memory of every op not measured: the program's own profiler began" in recording.ledger.header.notes
+    assert "memory of every op not measured: the program's own profiler began" in note_texts(
+        recording.ledger.header.notes
+    )
     with rooflight.record() as after:
         layer(x)
     assert memory_known(after.ledger)
@@ -236,7 +239,7 @@ def test_a_forked_process_is_not_recorded():
         assert os.waitpid(child, 0)[1] >> 8 == 7
         torch.ones(2) + 1
     assert [op.packet for op in recording.ledger.ops].count("aten::add") == 2
-    assert "memory of every op not measured: the process was forked" in recording.ledger.header.notes
+    assert "memory of every op not measured: the process was forked" in note_texts(recording.ledger.header.notes)
 
 
 def test_inference_mode_may_end_inside_a_recording():
@@ -285,7 +288,7 @@ def test_a_step_that_draws_from_an_iterator_is_taken_as_it_comes():
     weight = model[0].weight.clone()
     ledger = rooflight.measure(step, repeat=2)
     assert not torch.equal(weight, model[0].weight)
-    steps = next(note for note in ledger.header.notes if "cannot be taken back" in note)
+    steps = next(note for note in note_texts(ledger.header.notes) if "cannot be taken back" in note)
     assert f"{batches.size - 5} steps were taken" in steps
     assert "(batches)" in steps
     timed = [row for row in ledger.measurements if row.scope == "op" and "host_time_s" in row.quantities]
@@ -360,7 +363,7 @@ def test_processes_that_work_together(way, tmp_path):
     names = Counter(op.packet.partition("::")[0] for op in ledger.ops)
     assert names["c10d"] >= 1
     assert {op.module for op in ledger.ops if op.packet == "aten::addmm"} == {"0", "2"}
-    assert any("the program's next step" in note for note in ledger.header.notes)
+    assert any("the program's next step" in note for note in note_texts(ledger.header.notes))
     assert "wall_time_s" in next(row for row in ledger.measurements if row.scope == "step").quantities
     # The other process took the same steps, and has the same ops.
     assert [op.key[1:] for op in rooflight.load(tmp_path / "rank1.json").ops] == [op.key[1:] for op in ledger.ops]

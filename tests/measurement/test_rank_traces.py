@@ -17,6 +17,7 @@ from rooflight.measurement.rank_traces import read_logs
 from rooflight.profiles.collectives import Collective, CollectiveCall, _step, aligned, calls_of, matched
 from rooflight.profiles.kineto import decode
 from rooflight.reporting.sections.ledger_documents import log_document
+from tests.fixtures.notes import note_texts
 from tests.fixtures.paths import DATA
 
 FOLDER = DATA / "rank_traces"
@@ -82,7 +83,7 @@ def test_ranks_differ_in_what_times_are_counted_from(tmp_path: Path) -> None:
     second = trace(tmp_path, 1, [reduced(200, 310, 1)], host_name="a", baseTimeNanoseconds=10**18 + 100_000)
     ledger = read_logs([first, second])
     assert together(ledger)[0]["skew_s"] == pytest.approx(200e-6)
-    assert any("one machine" in note and "differ by 10.0 µs" in note for note in ledger.header.notes)
+    assert any("one machine" in note and "differ by 10.0 µs" in note for note in note_texts(ledger.header.notes))
 
 
 def test_a_folder_of_real_traces() -> None:
@@ -174,7 +175,10 @@ def test_groups_that_share_no_rank_have_a_clock_each(tmp_path: Path) -> None:
     ]
     ledger = read_logs(paths)
     assert sorted(row["skew_s"] for row in together(ledger)) == [pytest.approx(50e-6), pytest.approx(200e-6)]
-    assert any("ranks 0, 1 and ranks 2, 3 have no collective with each other" in note for note in ledger.header.notes)
+    assert any(
+        "ranks 0, 1 and ranks 2, 3 have no collective with each other" in note
+        for note in note_texts(ledger.header.notes)
+    )
     starts = {kernel.label.split("/")[0]: kernel.start_s for kernel in reversed(ledger.kernels)}
     assert starts == {"rank 0": 0, "rank 1": pytest.approx(200e-6), "rank 2": 0, "rank 3": pytest.approx(50e-6)}
 
@@ -188,7 +192,9 @@ def test_a_collective_between_clocks_that_are_not_aligned_is_left_out(tmp_path: 
 
     ledger = read_logs([trace(tmp_path, 0, own(0)), trace(tmp_path, 1, own(7e6))])
     assert together(ledger) == []
-    assert any("1 collective between ranks whose clocks are not aligned" in note for note in ledger.header.notes)
+    assert any(
+        "1 collective between ranks whose clocks are not aligned" in note for note in note_texts(ledger.header.notes)
+    )
     assert [kernel.start_s for kernel in ledger.kernels] == [0, 0]
 
 
@@ -242,7 +248,7 @@ def test_what_cannot_be_one_collective_is_left_out(tmp_path: Path) -> None:
     second = [reduced(150, 200, 1), reduced(1500, 1600, 2), reduced(2050, 2100, 3)]
     ledger = read_logs([trace(tmp_path, 0, first), trace(tmp_path, 1, second)])
     assert [row["skew_s"] for row in together(ledger)] == [pytest.approx(50e-6), pytest.approx(50e-6)]
-    assert any("2 calls of collectives have no partner" in note for note in ledger.header.notes)
+    assert any("2 calls of collectives have no partner" in note for note in note_texts(ledger.header.notes))
 
 
 def test_traces_of_older_versions_tell_it_around_the_launch(tmp_path: Path) -> None:
@@ -273,8 +279,8 @@ def test_ranks_by_name_of_file_and_those_missing(tmp_path: Path) -> None:
         paths.append(tmp_path / f"sampled_rank-{rank}.json")
         paths[-1].write_text(json.dumps({"traceEvents": [kernel("gemm", 1, 2, 1)]}))
     ledger = read_logs(paths)
-    assert "ranks 1, 2 of 4 are missing" in ledger.header.notes
-    assert any("no collective in common" in note for note in ledger.header.notes)
+    assert "ranks 1, 2 of 4 are missing" in note_texts(ledger.header.notes)
+    assert any("no collective in common" in note for note in note_texts(ledger.header.notes))
 
 
 def test_bad_folders_and_files(tmp_path: Path) -> None:

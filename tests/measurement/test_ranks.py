@@ -22,6 +22,7 @@ from rooflight.measurement.ranks import join, refuse_collectives
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import self_check
 from tests.fixtures.measured_ledgers import toy
+from tests.fixtures.notes import note_texts
 from tests.fixtures.recordings import recording
 
 TWO = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -73,8 +74,8 @@ def test_every_rank_writes_what_it_measured(ranks):
 
 
 def test_counters_are_for_one_rank(ranks):
-    assert not any("rank 0 only" in note for note in ranks[0].header.notes)
-    assert any("counters are read on rank 0 only" in note for note in ranks[1].header.notes)
+    assert not any("rank 0 only" in note for note in note_texts(ranks[0].header.notes))
+    assert any("counters are read on rank 0 only" in note for note in note_texts(ranks[1].header.notes))
 
 
 def test_measured_ranks_are_joined(ranks, tmp_path):
@@ -86,7 +87,7 @@ def test_measured_ranks_are_joined(ranks, tmp_path):
     assert rooflight.load(rooflight.save(joined, tmp_path / "both.json.gz")) == joined
     steps = [row for row in joined.measurements if row.scope == "step"]
     assert [row.name for row in steps] == ["rank 0", "rank 1"]
-    assert not any("missing" in note for note in joined.header.notes if "ranks" in note)
+    assert not any("missing" in note for note in note_texts(joined.header.notes) if "ranks" in note)
 
 
 @pytest.mark.slow
@@ -109,7 +110,7 @@ def test_a_step_with_collectives_is_measured_and_not_repeated_alone(tmp_path):
     for ledger in (first, second):
         assert any(op.name.startswith("c10d::") for op in ledger.ops)
         assert any(row.scope == "step" and "wall_time_s" in row.quantities for row in ledger.measurements)
-    assert any("the step talks to other ranks (c10d::" in note for note in first.header.notes)
+    assert any("the step talks to other ranks (c10d::" in note for note in note_texts(first.header.notes))
     assert len(join([first, second]).ops) == len(first.ops) + len(second.ops)
 
 
@@ -166,7 +167,7 @@ def test_any_order_gives_the_same_and_missing_ranks_are_named(order, present):
     joined = join(ledgers)
     assert [op.rank for op in joined.ops] == [rank for rank in sorted(present) for _ in toy().ops]
     missing = sorted(set(range(4)) - present)
-    notes = [note for note in joined.header.notes if note.endswith("of 4 are missing")]
+    notes = [note for note in note_texts(joined.header.notes) if note.endswith("of 4 are missing")]
     assert notes == ([f"ranks {', '.join(map(str, missing))} of 4 are missing"] if missing else [])
 
 

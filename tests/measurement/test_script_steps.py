@@ -16,6 +16,7 @@ from rooflight.measurement.scripts.results import recorded_script
 from rooflight.measurement.scripts.schedule import ScriptRun
 from rooflight.measurement.scripts.settings import StepRange, parse_steps
 from rooflight.measurement.scripts.steps import Cycle
+from tests.fixtures.notes import note_texts
 
 # A linear layer of 8 x 8 on 4 samples: 2 * 4 * 8 * 8 FLOPs, and the same for the gradient of its weights.
 LINEAR = 2 * 4 * 8 * 8
@@ -109,7 +110,7 @@ def test_some_are_timed_and_one_is_recorded(script, result):
     assert found.complaints == ()
     assert flops(found.ledger) == 2 * LINEAR
     assert found.ledger.header.step == "train"
-    assert found.ledger.header.notes[0].startswith("steps 1-2 untouched, 3-6 timed, 7 recorded (took ")
+    assert note_texts(found.ledger.header.notes)[0].startswith("steps 1-2 untouched, 3-6 timed, 7 recorded (took ")
     (step,) = [row for row in found.ledger.measurements if row.scope == "step"]
     assert step.quantities["wall_time_s"].value == status.plain_s
 
@@ -240,7 +241,9 @@ def test_an_optimizer_that_never_steps_is_waited_for_only_so_long(script, result
     for _ in range(27):
         trained.step()
     assert run.status.recorded == [recorded] and unused and again
-    assert any("another optimizer (Adam) had not stepped yet" in note for note in result().ledger.header.notes)
+    assert any(
+        "another optimizer (Adam) had not stepped yet" in note for note in note_texts(result().ledger.header.notes)
+    )
 
 
 def test_a_new_optimizer_goes_on_where_another_ended(script, result):
@@ -282,7 +285,9 @@ def test_a_profiler_of_the_program_comes_first(script, result):
     for _ in range(3):
         trained.step()
     assert run.status.recorded == [9]
-    assert "another step was taken than was to be measured: its own profiler ran" in result().ledger.header.notes
+    assert "another step was taken than was to be measured: its own profiler ran" in note_texts(
+        result().ledger.header.notes
+    )
 
 
 def test_a_profiler_around_everything_is_waited_for_only_so_long(script, result):
@@ -291,7 +296,9 @@ def test_a_profiler_around_everything_is_waited_for_only_so_long(script, result)
         for _ in range(14):
             trained.step()
     assert run.status.recorded == [11]
-    assert any("not measured: torch's profiler is running already" in note for note in result().ledger.header.notes)
+    assert any(
+        "not measured: torch's profiler is running already" in note for note in note_texts(result().ledger.header.notes)
+    )
 
 
 def test_a_recording_of_the_program_comes_first(script, result):
@@ -305,7 +312,7 @@ def test_a_recording_of_the_program_comes_first(script, result):
     assert flops(recording.ledger) == 2 * LINEAR
     assert run.status.recorded == [8]
     assert flops(result().ledger) == 2 * LINEAR
-    assert any("it recorded something itself" in note for note in result().ledger.header.notes)
+    assert any("it recorded something itself" in note for note in note_texts(result().ledger.header.notes))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
@@ -386,9 +393,9 @@ def test_an_error_in_the_recorded_step_is_the_programs(script, result):
     found = result()
     ledger = found.ledger
     assert found.complaints == ()
-    assert "3 recorded" in ledger.header.notes[0]
+    assert "3 recorded" in note_texts(ledger.header.notes)[0]
     assert flops(ledger) == LINEAR
-    assert any("ended in the step that was recorded" in note for note in ledger.header.notes)
+    assert any("ended in the step that was recorded" in note for note in note_texts(ledger.header.notes))
 
 
 def test_an_error_of_ours_never_reaches_the_program(script, result, monkeypatch):
@@ -434,4 +441,4 @@ def test_steps_of_a_second_thread_are_left_out(script, result):
             thread.start()
             thread.join()
     assert flops(result().ledger) == 2 * LINEAR
-    assert any("a second thread ran steps too" in note for note in result().ledger.header.notes)
+    assert any("a second thread ran steps too" in note for note in note_texts(result().ledger.header.notes))

@@ -25,6 +25,7 @@ from rooflight.prediction.result import Predictions
 from rooflight.reporting.sections.predict_document import predict_document
 from rooflight.reporting.sections.predict_memory_tables import limit_line
 from rooflight.step.costed_step import PreparedTrace
+from tests.fixtures.notes import note_texts
 
 SMALL_LLAMA = {"num_hidden_layers": "2"}
 SMALL: dict[str, dict[str, Any]] = {
@@ -195,12 +196,14 @@ def test_what_fails_for_want_of_a_block_is_not_said_to_need_more_than_there_is()
     assert fits.fits and not fails.fits
     assert fails.peak_allocated_bytes + fails.outside_bytes < fails.usable_bytes
     assert [
-        note for note in found.notes if f"batch {limit.fails:,} has" in note and "in pieces that do not fit" in note
+        note
+        for note in note_texts(found.notes)
+        if f"batch {limit.fails:,} has" in note and "in pieces that do not fit" in note
     ]
-    assert [note for note in found.notes if f"batch {2 * limit.fails:,} would need" in note]
+    assert [note for note in note_texts(found.notes) if f"batch {2 * limit.fails:,} would need" in note]
     assert (
         f"t4 at batch {limit.value:,}: fits barely, cached blocks are given back, which waits for the GPU"
-        in found.notes
+        in note_texts(found.notes)
     )
 
 
@@ -303,7 +306,7 @@ def test_a_memory_fraction_ends_the_memory() -> None:
 
 def test_a_threshold_without_a_fraction_is_told_to_do_nothing() -> None:
     threshold = "garbage_collection_threshold:0.5"
-    told = [any("only under a memory fraction" in note for note in ask("mnist-cnn", allocator=one).notes)
+    told = [any("only under a memory fraction" in note for note in note_texts(ask("mnist-cnn", allocator=one).notes))
             for one in (threshold, f"{threshold},per_process_memory_fraction:0.9", None)]  # fmt: skip
     assert told == [True, False, False]
 

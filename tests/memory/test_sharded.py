@@ -32,6 +32,7 @@ from rooflight.prediction.resolve_devices import device_of
 from rooflight.prediction.result import Prediction
 from rooflight.spec import PredictKeywords
 from rooflight.step.costed_step import PreparedTrace
+from tests.fixtures.notes import note_texts
 from tests.fixtures.parallel_steps import TinyGPT, chain, tiny_ledger, tiny_step
 from tests.fixtures.paths import ROOT
 
@@ -509,7 +510,7 @@ def test_the_stage_that_fails_is_the_one_that_is_told() -> None:
     memory = found[0].memory
     assert memory is not None and not memory.fits and memory.stage == 0
     assert memory.peak_allocated_bytes > room
-    assert any("would need" in note for note in found.notes)
+    assert any("would need" in note for note in note_texts(found.notes))
 
 
 def test_copies_of_weights_of_other_micro_batches_are_no_activations() -> None:

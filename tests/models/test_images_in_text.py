@@ -11,6 +11,7 @@ import pytest
 import rooflight
 from rooflight.ledger import total
 from rooflight.models import build
+from tests.fixtures.notes import note_texts
 from tests.fixtures.tracing import flops, rows
 
 TEXT: dict[str, Any] = {
@@ -64,7 +65,7 @@ def test_a_trace_without_data_costs_what_the_real_step_does(tmp_path: Path, conf
     name = spec(tmp_path, config)
     ledger, real = (rooflight.estimate(name, batch=2, seq=8, step="train", real_data=real) for real in (False, True))
     assert total(ledger.ops).flops == total(real.ops).flops
-    assert not any("never used" in note or "text alone" in note for note in ledger.header.notes)
+    assert not any("never used" in note or "text alone" in note for note in note_texts(ledger.header.notes))
 
 
 def test_images_are_cut_into_patches_of_which_four_are_a_token(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_images_are_cut_into_patches_of_which_four_are_a_token(tmp_path: Path) -
     }  # fmt: skip
     ledger = rooflight.estimate(name, batch=2, seq=8)
     assert flops(rows(ledger, "convolution", module="model.visual.patch_embed.proj")) == 2 * 512 * 1176 * 32
-    assert "an image is 64 tokens of the sequence, the text 8" in ledger.header.notes
+    assert "an image is 64 tokens of the sequence, the text 8" in note_texts(ledger.header.notes)
 
 
 def test_the_places_of_an_image_are_known_where_features_are_added_again(tmp_path: Path) -> None:
@@ -87,4 +88,4 @@ def test_the_places_of_an_image_are_known_where_features_are_added_again(tmp_pat
     ledger = rooflight.estimate(spec(tmp_path, QWEN3), batch=2, seq=8)
     (read,) = (op for op in rows(ledger, "index") if op.tensor("self").shape == (2, 57, 64))
     assert read.outputs[0].shape == (98, 64)
-    assert not any("a mask that is assigned to" in note for note in ledger.header.notes)
+    assert not any("a mask that is assigned to" in note for note in note_texts(ledger.header.notes))

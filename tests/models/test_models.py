@@ -17,6 +17,7 @@ from rooflight.errors import BadInput, UnknownModel
 from rooflight.models import build, builtin_names, describe, parse_input, registry
 from rooflight.models.architectures.mixtral import even_shares
 from rooflight.models.shapes import explain_shape_errors
+from tests.fixtures.notes import note_texts
 from tests.fixtures.paths import DATA
 
 REFERENCE = json.loads((DATA / "models.json").read_text())["models"]
@@ -185,7 +186,7 @@ def test_word_lm_is_causal() -> None:
 
 def test_mixtral_deals_tokens_evenly_and_says_so() -> None:
     workload = build("mixtral-8x7b", seq=16, overrides={"num_hidden_layers": "1"})
-    assert workload.notes == ("routing depends on the data; estimated as balanced top-2 of 8 experts",)
+    assert note_texts(workload.notes) == ("routing depends on the data; estimated as balanced top-2 of 8 experts",)
     assert even_shares(32, 8) == [4] * 8
     # One decoding token reaches two experts, not all eight.
     assert even_shares(2, 8) == [1, 1, 0, 0, 0, 0, 0, 0]

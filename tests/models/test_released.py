@@ -11,6 +11,7 @@ from rooflight.commands.main import cli
 from rooflight.errors import BadInput
 from rooflight.models import build, describe, model_names, registry
 from rooflight.models.released import RELEASED
+from tests.fixtures.notes import note_texts
 
 
 def parameters(model: nn.Module) -> int:
@@ -66,14 +67,14 @@ def test_a_released_model_costs_what_the_built_in_one_does() -> None:
 
 
 def test_the_librarys_default_is_said_to_be_no_released_model() -> None:
-    (note,) = build("hf:qwen2", seq=8).notes
+    (note,) = note_texts(build("hf:qwen2", seq=8).notes)
     assert note == (
         "hf:qwen2 is the library's default configuration (12.05 B parameters), not one of the released models: "
         "qwen2-0.5b, qwen2-1.5b, qwen2-7b, qwen2-72b, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, "
         "qwen2.5-14b, qwen2.5-32b, qwen2.5-72b"
     )
-    assert build("hf:bert").notes == ()  # it is BERT base
-    assert "which need not be a released model" in build("hf:xglm").notes[0]
+    assert note_texts(build("hf:bert").notes) == ()  # it is BERT base
+    assert "which need not be a released model" in note_texts(build("hf:xglm").notes)[0]
 
 
 def test_text_with_images() -> None:
@@ -82,7 +83,7 @@ def test_text_with_images() -> None:
     # 336 / 14 = 24 patches a side.
     assert tuple(workload.kwargs["input_ids"].shape) == (2, 24 * 24 + 10)
     assert tuple(workload.kwargs["pixel_values"].shape) == (2, 3, 336, 336)
-    assert workload.notes == ("an image is 576 tokens of the sequence, the text 10",)
+    assert note_texts(workload.notes) == ("an image is 576 tokens of the sequence, the text 10",)
     ledger = rooflight.estimate("llava-1.5-7b", seq=10, step="train", dtype="bf16", overrides=layers)
     assert {op.phase for op in ledger.ops} == {"forward", "backward", "optimizer"}
     assert any(op.module.startswith("model.vision_tower") for op in ledger.ops)
@@ -101,7 +102,7 @@ def test_both_towers() -> None:
     layers = {"text_config.num_hidden_layers": "1", "vision_config.num_hidden_layers": "1"}
     ledger = rooflight.estimate("clip-vit-b-32", batch=2, overrides=layers)
     assert {"text_model", "vision_model"} <= {op.module.partition(".")[0] for op in ledger.ops}
-    assert not [note for note in ledger.header.notes if "never used" in note]
+    assert not [note for note in note_texts(ledger.header.notes) if "never used" in note]
 
 
 def test_nested_settings() -> None:

@@ -16,6 +16,7 @@ import rooflight
 from rooflight.errors import RooflightError, UnknownModel
 from rooflight.ledger import total
 from rooflight.models import Workload, build, huggingface, optional_packages, parse_input
+from tests.fixtures.notes import note_texts
 
 USER_CODE = """
 import torch
@@ -347,7 +348,7 @@ def test_a_fault_of_a_large_configuration_is_told_without_its_weights(llama_fold
 
 def test_a_default_that_cannot_be_built_is_completed_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = build("hf:esm")
-    assert any("with vocab_size, mask_token_id, pad_token_id of ESM-2" in note for note in workload.notes)
+    assert any("with vocab_size, mask_token_id, pad_token_id of ESM-2" in note for note in note_texts(workload.notes))
     monkeypatch.setattr(huggingface, "COMPLETED", {})
     line = failure("hf:esm")
     assert line.startswith("BadInput: hf:esm cannot be built so: ")

@@ -6,6 +6,7 @@ import rooflight
 from rooflight.errors import BadInput
 from rooflight.prediction.accuracy import By, architecture, plain_name
 from rooflight.prediction.checked_steps import KERNELS, PARTS, shipped_steps
+from tests.fixtures.notes import note_texts
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_several_devices() -> None:
     assert rooflight.accuracy(on=["t4", "a100"]).rows == both.rows
     alone = [rooflight.accuracy(on=name).rows for name in ("t4", "a100")]
     assert len(both.rows) == sum(map(len, alone))
-    (note,) = rooflight.accuracy(on="t4,a10").notes
+    (note,) = note_texts(rooflight.accuracy(on="t4,a10").notes)
     assert note.startswith("never checked on a10")
 
 
@@ -106,15 +107,17 @@ def test_a_tier_may_be_named() -> None:
 def test_what_was_never_checked_says_what_would_check_it() -> None:
     never = rooflight.accuracy(on="a10")
     assert never.steps is None and never.groups == () and never.rows == ()
-    (note,) = never.notes
+    (note,) = note_texts(never.notes)
     assert note.startswith("never checked on a10") and "rooflight measure" in note
-    assert any(note.startswith("never checked on ") and " a10," in note for note in rooflight.accuracy().notes)
+    assert any(
+        note.startswith("never checked on ") and " a10," in note for note in note_texts(rooflight.accuracy().notes)
+    )
 
 
 def test_other_boards_are_named() -> None:
     tiers = shipped_steps().tiers
     assert "v100-pcie-32" in tiers and "v100-pcie-16" not in tiers
-    (note,) = rooflight.accuracy(on="v100-pcie-16").notes
+    (note,) = note_texts(rooflight.accuracy(on="v100-pcie-16").notes)
     assert "v100-pcie-32" in note
 
 

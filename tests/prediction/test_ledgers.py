@@ -20,6 +20,7 @@ from rooflight.ledger import Kernel, Ledger, Measurement, Value
 from rooflight.prediction.result import Prediction
 from rooflight.recordings import names
 from rooflight.reporting.report.predictions import runs_from
+from tests.fixtures.notes import note_texts
 from tests.fixtures.paths import ROOT
 
 STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -86,7 +87,7 @@ def test_a_step_that_is_run_otherwise_was_not_measured() -> None:
 def test_kernels_of_another_generation_are_said() -> None:
     found = rooflight.predict("recorded:h200/gpt2-infer-bf16", on=["h200", "a100"], advice=False)
     assert [row.device for row in found] == ["h200", "a100-sxm-80"] and found.traces == 1
-    (note,) = [note for note in found.notes if "attention ran" in note]
+    (note,) = [note for note in note_texts(found.notes) if "attention ran" in note]
     assert note == "a100-sxm-80: attention ran in the kernels of cuda: those of cuda:80 are others"
 
 
@@ -121,7 +122,7 @@ def test_an_optimizer_that_ran_on_a_cpu_takes_all_tensors_at_once_on_a_gpu(name:
     assert here[0].memory is not None and there[0].memory is not None
     assert here[0].memory.peak_allocated_bytes == there[0].memory.peak_allocated_bytes
     assert [advice.change for advice in here[0].advice] == [advice.change for advice in there[0].advice]
-    (note,) = [note for note in here.notes if note.startswith("the step was traced for cpu")]
+    (note,) = [note for note in note_texts(here.notes) if note.startswith("the step was traced for cpu")]
     assert "but for the optimizer's, which takes all tensors at once there: attention and TF32 may be others" in note
     (on_page,) = runs_from(on_cpu, [find("h200")])
     (judged,) = by_time(on_cpu, [find("h200")])
@@ -193,10 +194,10 @@ def test_an_own_op_has_the_time_that_was_measured_scaled_by_bandwidth() -> None:
     assert there.op_times_s[place] == pytest.approx(slower * OWN_S)
     others = [time for index, time in enumerate(here.op_times_s) if index != place]
     assert others == [time for index, time in enumerate(guessed[0].op_times_s) if index != place]
-    (note,) = [note for note in found.notes if "ledgertest::shuffle" in note]
+    (note,) = [note for note in note_texts(found.notes) if "ledgertest::shuffle" in note]
     share = OWN_S / sum(here.op_times_s)
     assert "NVIDIA H200" in note and f"{share:.0%} on h200" in note
-    assert any("is a guess" in note and "ledgertest::shuffle" in note for note in guessed.notes)
+    assert any("is a guess" in note and "ledgertest::shuffle" in note for note in note_texts(guessed.notes))
 
 
 def test_an_own_op_beats_no_physics_but_where_it_was_measured() -> None:
@@ -217,7 +218,7 @@ def test_an_own_op_beats_no_physics_but_where_it_was_measured() -> None:
         assert row.time_interval_s.low <= row.time_s <= row.time_interval_s.high
     assert here.percent_of_roof < 100 and here.ops[0].percent_of_roof == pytest.approx(100)
     assert max(here.op_least_s[place]) == pytest.approx(9e-5)
-    (note,) = [note for note in found.notes if "they count too much" in note]
+    (note,) = [note for note in note_texts(found.notes) if "they count too much" in note]
     assert note.endswith("ledgertest::shuffle")
 
 
@@ -246,7 +247,7 @@ def test_without_lifetimes_memory_is_unknown() -> None:
     without = replace(ledger, storages=tuple(replace(row, born=None, dies=None) for row in ledger.storages))
     found = rooflight.predict(without, on="h200", memory=True)
     assert found[0].memory is None and found[0].fit is None
-    assert any(note.startswith("memory is not known") for note in found.notes)
+    assert any(note.startswith("memory is not known") for note in note_texts(found.notes))
     with pytest.raises(BadInput, match="when tensors are made and freed"):
         rooflight.predict(without, on="h200", gpus=2)
 

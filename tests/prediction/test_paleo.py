@@ -16,6 +16,7 @@ from rooflight.ledger import FORMAT_VERSION, Ledger, Measurement, Value, total
 from rooflight.prediction import paleo
 from rooflight.reporting.sections.predict_document import predict_document
 from tests.fixtures.measured_ledgers import HEADER, cost, op
+from tests.fixtures.notes import note_texts
 from tests.fixtures.recordings import recording
 
 V100, A100, H200 = (devices.find(name) for name in ("v100-sxm2-16", "a100-sxm-40", "h200"))
@@ -208,7 +209,7 @@ def test_flops_over_peak_of_vgg16_on_a_k80():
     assert double.time_s == pytest.approx(2 * 15_470_264_320 / 1.456e12) == pytest.approx(21.25e-3, rel=1e-4)
     assert single.throughput == pytest.approx(141.2, rel=1e-3)
     assert "FLOPs over peak: 7.08 ms, 141 samples/s (4.368 TFLOP/s fp32); in double precision 21.3 ms" in str(
-        predict_document(found).notes
+        note_texts(predict_document(found).notes)
     )
 
 
@@ -223,4 +224,4 @@ def test_flops_over_peak_by_precision():
         time.precision for time in rooflight.predict("mnist-cnn", on="a100-sxm-40", dtype="bf16")[0].flops_over_peak
     ] == ["bf16"]
     several = rooflight.predict("mnist-cnn", on="a100-sxm-40", batch=[1, 2, 4, 8])
-    assert not [note for note in predict_document(several).notes if "over peak" in note]
+    assert not [note for note in note_texts(predict_document(several).notes) if "over peak" in note]

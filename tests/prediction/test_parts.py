@@ -52,6 +52,7 @@ from rooflight.step.costed_step import PreparedTrace
 from rooflight.step.host_calls import host_class, host_seconds, module_entries
 from rooflight.step.other_batches import PRIMES, DoesNotScale, OtherBatch, check_scales, prime_for
 from rooflight.trace import TraceOptions
+from tests.fixtures.notes import note_texts
 from tests.fixtures.small_models import First, ModelSize
 
 PRIME = 1619
@@ -214,7 +215,7 @@ MIXTURE = {"overrides": {"num_hidden_layers": "1"}}
 )
 def test_a_part_of_the_batch_is_traced_for_every_batch(model, options, why):
     many = predict(model, on="h200", batch=[4, 8, 64], advice=False, **options)
-    assert any(re.search(f"^every batch was traced for itself: .*{why}", note) for note in many.notes)
+    assert any(re.search(f"^every batch was traced for itself: .*{why}", note) for note in note_texts(many.notes))
     (alone,) = predict(model, on="h200", batch=8, advice=False, **options)
     assert many.at("h200", 8).flops == alone.flops
     assert many.at("h200", 8).op_times_s == pytest.approx(alone.op_times_s)
@@ -234,11 +235,11 @@ class Dependent(nn.Module):
 
 def test_what_nothing_like_it_was_timed_of_is_named_and_not_inside():
     found = predict(Dependent(), torch.randn(8, 32, 64), on="h200", advice=False)
-    assert [note.rpartition(": ")[2] for note in found.notes if "a guess" in note] == ["sort"]
+    assert [note.rpartition(": ")[2] for note in note_texts(found.notes) if "a guess" in note] == ["sort"]
     (sort,) = (op for op in found[0].ops if op.name == "aten::sort")
     assert found[0].inside == pytest.approx(1 - sort.share, abs=0.01)  # all else lies among calibrated points
     plain = predict(nn.LSTM(64, 64).requires_grad_(False), torch.randn(8, 32, 64), tier="spec", advice=False)
-    assert not any("a guess" in note for note in plain.notes)  # PALEO takes the FLOPs of anything
+    assert not any("a guess" in note for note in note_texts(plain.notes))  # PALEO takes the FLOPs of anything
 
 
 def test_points_that_count_as_inside_are_predicted_much_better_when_left_out():
@@ -852,7 +853,7 @@ def test_what_a_devices_file_leaves_out_is_said(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text("\n".join(line.replace('"l40s"', '"mine"') for line in described
                               if not line.startswith(("l2_bytes", "aliases", "recognised_as"))))  # fmt: skip
-    notes = predict("mnist-cnn", on=str(file), batch=2, advice=False).notes
+    notes = note_texts(predict("mnist-cnn", on=str(file), batch=2, advice=False).notes)
     assert any("nothing tells its cache (l2_bytes)" in note for note in notes)
 
 
@@ -1012,7 +1013,7 @@ def test_a_recurrent_network_is_predicted_too():
 def test_a_compiled_step_says_that_its_memory_and_kernels_are_those_of_eager_mode():
     eager, made = (predict("mnist-cnn", batch=4, step="train", advice=False, compile=how) for how in (False, True))
     assert (made[0].kernels, made[0].memory) == (eager[0].kernels, eager[0].memory)
-    assert any("memory and the number of kernels are those of eager mode" in note for note in made.notes)
+    assert any("memory and the number of kernels are those of eager mode" in note for note in note_texts(made.notes))
 
 
 # --- one question of many to a trace ---
@@ -1070,7 +1071,7 @@ def test_recurrent_layers_that_nobody_timed_are_launched_step_by_step_and_called
     found = predict(
         nn.LSTM(64, 64).requires_grad_(False), torch.randn(8, 32, 64), on="h200", calibration=older, advice=False
     )
-    assert [note.rpartition(": ")[2] for note in found.notes if "a guess" in note] == ["_cudnn_rnn"]
+    assert [note.rpartition(": ")[2] for note in note_texts(found.notes) if "a guess" in note] == ["_cudnn_rnn"]
     assert found[0].kernels >= 2 * 8
 
 

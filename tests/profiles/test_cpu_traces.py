@@ -18,6 +18,7 @@ from rooflight.profiles import read
 from rooflight.profiles.operator_calls import NO_FORMULA
 from rooflight.reporting.sections.kernel_groups import groups
 from rooflight.reporting.sections.kernel_tables import log_data
+from tests.fixtures.notes import note_texts
 from tests.fixtures.paths import DATA
 
 FOLDER = DATA / "cpu_traces"
@@ -99,7 +100,7 @@ def test_a_row_is_an_op_with_all_inside_it(ledgers: dict[str, Ledger]) -> None:
 def test_without_shapes_there_is_no_estimate(ledgers: dict[str, Ledger]) -> None:
     plain, shapes = ledgers["plain"], ledgers["shapes"]
     assert not plain.ops
-    assert any("the trace has no shapes" in note for note in plain.header.notes)
+    assert any("the trace has no shapes" in note for note in note_texts(plain.header.notes))
     assert all(group.estimate is None for group in groups(plain))
     assert [kernel.name for kernel in plain.kernels] == [kernel.name for kernel in shapes.kernels]
 
@@ -113,7 +114,7 @@ def test_python_functions_are_no_rows_but_modules_are_told(ledgers: dict[str, Le
 def test_steps(ledgers: dict[str, Ledger]) -> None:
     ledger = ledgers["steps"]
     assert len(ledger.kernels) == 3 * len(ledgers["shapes"].kernels)
-    assert any("the trace holds 3 steps" in note for note in ledger.header.notes)
+    assert any("the trace holds 3 steps" in note for note in note_texts(ledger.header.notes))
     wall = ledger.measurements[0].quantities["wall_time_s"]
     assert wall.value > ledger.measurements[0].quantities["host_time_s"].value
     assert "GPU" not in wall.origin
@@ -180,7 +181,7 @@ def test_a_trace_never_decides_what_is_executed(
 
 def test_operators_without_a_formula_are_left_out_and_said(tmp_path: Path) -> None:
     ledger = imported(called("aten::q_scale", ["float"], [""], [[4, 4]]), tmp_path)
-    assert ledger.header.notes[-1] == f"1 rows have no estimate: {NO_FORMULA}"
+    assert note_texts(ledger.header.notes)[-1] == f"1 rows have no estimate: {NO_FORMULA}"
 
 
 @pytest.mark.parametrize("made", [dict, launching])

@@ -10,6 +10,7 @@ from rooflight.errors import BadFile
 from rooflight.profiles import read
 from rooflight.profiles.dropped_metrics import not_of_a_launch
 from tests.fixtures.import_logs import console, printed, real, table
+from tests.fixtures.notes import note_texts
 from tests.profiles.test_nvprof import TEXT as NVPROF
 
 FMUL = "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum"
@@ -29,7 +30,7 @@ def log(*, metric: str, values: dict[int, str], name: str | None = None) -> str:
 
 def notes(folder: Path, text: str) -> tuple[str, ...]:
     (folder / "log.csv").write_text(text)
-    return read(folder / "log.csv").header.notes
+    return note_texts(read(folder / "log.csv").header.notes)
 
 
 @pytest.mark.parametrize("page", ["raw", "console"])

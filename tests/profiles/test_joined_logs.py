@@ -11,6 +11,7 @@ import pytest
 from rooflight.errors import BadFile, BadInput
 from rooflight.ledger import Ledger
 from rooflight.profiles import read
+from tests.fixtures.notes import note_texts
 from tests.fixtures.nsys_logs import recorded, sum_csv, trace_csv
 from tests.fixtures.paths import DATA
 
@@ -65,7 +66,7 @@ def times_us(ledger: Ledger) -> list[float | None]:
 
 
 def notes(ledger: Ledger) -> str:
-    return "\n".join(ledger.header.notes)
+    return "\n".join(note_texts(ledger.header.notes))
 
 
 def test_in_order(tmp_path: Path) -> None:
@@ -112,7 +113,9 @@ def test_by_name(tmp_path: Path) -> None:
     )
     assert times_us(ledger) == [3.0, 5.0, 1.0, None]
     said = notes(ledger)
-    assert ledger.header.notes[0].startswith("1 of 4 kernels of n.csv (25.0%) are not in s.csv")  # before all others
+    assert note_texts(ledger.header.notes)[0].startswith(
+        "1 of 4 kernels of n.csv (25.0%) are not in s.csv"
+    )  # before all others
     assert "by name or name without namespaces, grid and block" in said
     assert "1 of 4 kernels of n.csv (25.0%) are not in s.csv and have no time: elementwise_kernel<4, MulFunctor" in said
     assert (
@@ -237,6 +240,6 @@ def test_what_no_kernel_has_is_not_told_as_nothing(tmp_path: Path) -> None:
     few = ("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", "dram__bytes_read.sum", "dram__bytes_write.sum")
     table = tmp_path / "t.csv"
     table.write_text("kernel,calls,time_us\ngemm,1,10\n")
-    said = read(ncu(tmp_path, [("gemm", 1000), ("relu", 1000)], few), table).header.notes
+    said = note_texts(read(ncu(tmp_path, [("gemm", 1000), ("relu", 1000)], few), table).header.notes)
     assert "the 1 kernel with a time: 2,000 B of DRAM traffic, 10.0 µs" in said
     assert any(note.startswith("t.csv is a summary: a row is all launches") for note in said)

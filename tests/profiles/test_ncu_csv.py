@@ -14,6 +14,7 @@ from rooflight.ledger import Kernel, Ledger
 from rooflight.profiles import read
 from rooflight.profiles.ncu_csv import ranges
 from tests.fixtures.import_logs import STYLES, details_page, in_style, printed, real, table
+from tests.fixtures.notes import note_texts
 
 TF32, FP32 = "mnist_conv2_64_tf32", "mnist_conv2_64_fp32"
 FFMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
@@ -120,15 +121,15 @@ def test_a_small_write_is_a_count_not_unknown(tf32: Ledger, fp32: Ledger) -> Non
 
 
 def test_what_was_not_counted_is_said(tf32: Ledger) -> None:
-    assert any("bf16_dst_fp32, fp16, fp8" in note for note in tf32.header.notes)
-    assert any("CUDA cores' work in fp16, fp64 was not counted" in note for note in tf32.header.notes)
-    assert any("caches" in note for note in tf32.header.notes)
+    assert any("bf16_dst_fp32, fp16, fp8" in note for note in note_texts(tf32.header.notes))
+    assert any("CUDA cores' work in fp16, fp64 was not counted" in note for note in note_texts(tf32.header.notes))
+    assert any("caches" in note for note in note_texts(tf32.header.notes))
 
 
 def test_averages_over_the_chip_are_left_out(tf32: Ledger) -> None:
     names = tf32.kernels[0].quantities
     assert "dram__bytes_read.sum" in names
-    assert any(note.startswith("left out: ") for note in tf32.header.notes)
+    assert any(note.startswith("left out: ") for note in note_texts(tf32.header.notes))
     assert not [
         name for name in names if name.endswith((".avg", ".min", ".max")) or name.startswith(("device__", "launch__"))
     ]
@@ -203,7 +204,7 @@ def test_units_are_converted(tmp_path: Path) -> None:
     assert value(kernel, "dram__bytes.sum.per_second") == 141_250_000_000
     assert value(kernel, "dram__frequency") == 1_210_000_000
     assert value(kernel, "sm__throughput.avg.pct_of_peak_sustained_elapsed") == 41.95
-    assert any("rounded" in note and "Mbyte" in note for note in ledger.header.notes)
+    assert any("rounded" in note and "Mbyte" in note for note in note_texts(ledger.header.notes))
     # Only what adds up is in the totals.
     (step,) = ledger.measurements
     assert "dram__bytes.sum.per_second" not in step.quantities
@@ -242,9 +243,9 @@ def test_parts_of_a_family_are_never_added_to_it(tmp_path: Path) -> None:
 
 def test_without_tensor_counters_the_log_says_so(tmp_path: Path) -> None:
     ledger = read_text(tmp_path, raw({"dram__bytes_read.sum": ("byte", "64"), "dram__bytes_write.sum": ("byte", "32")}))
-    assert any("tensor cores were not counted" in note for note in ledger.header.notes)
+    assert any("tensor cores were not counted" in note for note in note_texts(ledger.header.notes))
     older = read_text(tmp_path, raw({"dram__bytes_read.sum": ("byte", "64")}, kernel=[*KERNEL[:-1], "6.0"]))
-    assert not any("tensor" in note for note in older.header.notes)
+    assert not any("tensor" in note for note in note_texts(older.header.notes))
 
 
 def test_missing_values_are_unknown(tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_missing_values_are_unknown(tmp_path: Path) -> None:
     assert "dram_bytes_read" not in ledger.kernels[0].quantities
     assert value(ledger.kernels[0], "dram_bytes_written") == 0
     assert total(ledger, "dram_bytes_read") == 64
-    assert any("dram_bytes_read has no value for 1 of 2 kernels" in note for note in ledger.header.notes)
+    assert any("dram_bytes_read has no value for 1 of 2 kernels" in note for note in note_texts(ledger.header.notes))
 
 
 def test_words_around_and_between_the_rows(tmp_path: Path, tf32: Ledger) -> None:
@@ -304,7 +305,7 @@ def test_a_summary_stands_for_all_its_launches(tmp_path: Path) -> None:
     assert (read_bytes.value, read_bytes.low, read_bytes.high) == (64, 32, 96)
     assert total(ledger, "dram_bytes_read") == 3 * 64
     assert total(ledger, "kernel_time_s") == pytest.approx(6e-6)
-    assert any("average" in note for note in ledger.header.notes)
+    assert any("average" in note for note in note_texts(ledger.header.notes))
 
 
 @pytest.mark.parametrize(
@@ -374,8 +375,8 @@ def test_a_row_that_was_taken_out_is_told(tmp_path: Path, tf32: Ledger) -> None:
     for taken in (6, 7):
         ledger = read_text(tmp_path, "\n".join(lines[:taken] + lines[taken + 1 :]))
         assert len(ledger.kernels) == 3
-        assert any("skip 1: rows were filtered out or lost" in note for note in ledger.header.notes)
-    assert not any("skip" in note for note in tf32.header.notes)
+        assert any("skip 1: rows were filtered out or lost" in note for note in note_texts(ledger.header.notes))
+    assert not any("skip" in note for note in note_texts(tf32.header.notes))
 
 
 @pytest.mark.parametrize("left", ["", " ", "x", "epoch 1"])
@@ -390,7 +391,7 @@ def test_a_second_process_may_count_on(tmp_path: Path) -> None:
     rows = table(raw({"dram__bytes_read.sum": ("byte", "64")}))
     others = [[number, process, *KERNEL[2:], "64"] for number, process in (("1", "9"), ("5", "10"), ("6", "10"))]
     ledger = read_text(tmp_path, printed([*rows, *others]))
-    assert len(ledger.kernels) == 4 and not any("skip" in note for note in ledger.header.notes)
+    assert len(ledger.kernels) == 4 and not any("skip" in note for note in note_texts(ledger.header.notes))
 
 
 def test_a_header_in_the_middle_is_lost(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from rooflight.errors import BadFile
 from rooflight.ledger import Ledger
 from rooflight.profiles import read
 from tests.fixtures.import_logs import STYLES, console, in_style, real
+from tests.fixtures.notes import note_texts
 
 TF32 = "mnist_conv2_64_tf32"
 
@@ -111,7 +112,7 @@ def test_a_log_without_its_end(tmp_path: Path) -> None:
 
 def test_a_log_that_lost_kernels_says_so(tmp_path: Path) -> None:
     ledger = read_text(tmp_path, '==PROF== Profiling "other" - 1: 100% - 8 passes\n' + SECTIONS)
-    assert any("profiled 2 kernels, the log holds 1" in note for note in ledger.header.notes)
+    assert any("profiled 2 kernels, the log holds 1" in note for note in note_texts(ledger.header.notes))
 
 
 WHOLE = (console(real(TF32)), console(real(TF32), old=True), SECTIONS)

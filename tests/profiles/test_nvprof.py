@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rooflight.errors import BadFile
 from rooflight.ledger import Ledger
 from rooflight.profiles import read
+from tests.fixtures.notes import note_texts
 
 TEXT = """\
 ==558094== NVPROF is profiling process 558094, command: python main.py
@@ -75,8 +76,8 @@ def test_text(tmp_path: Path) -> None:
     assert totals(ledger)["dram_bytes_written"] == 4 * 504_608
     assert totals(ledger)["kernels"] == 5
     assert ledger.header.device == "Tesla V100-SXM2-16GB"
-    assert any("does not count the tensor cores" in note for note in ledger.header.notes)
-    assert any("rounded" in note for note in ledger.header.notes)
+    assert any("does not count the tensor cores" in note for note in note_texts(ledger.header.notes))
+    assert any("rounded" in note for note in note_texts(ledger.header.notes))
 
 
 def test_csv(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from rooflight.errors import BadFile
 from rooflight.ledger import Ledger
 from rooflight.profiles import read
+from tests.fixtures.notes import note_texts
 
 TRACE = """\
 "Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp","LDS_Block_Size","Scratch_Size","VGPR_Count","Accum_VGPR_Count","SGPR_Count","Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"
@@ -52,7 +53,7 @@ def test_a_kernel_trace_has_its_grid_in_threads(tmp_path: Path) -> None:
     assert (fill.grid, fill.start_s, fill.time_s) == ((1, 1, 1), 0, 1e-6)
     assert (add.start_s, add.time_s) == (52_892e-9, 3e-6)  # exactly, though the machine has run for 102 days
     assert ledger.measurements[0].quantities["gpu_busy_s"].value == pytest.approx(4e-6)
-    assert any("rocprofv3 --pmc" in note for note in ledger.header.notes)
+    assert any("rocprofv3 --pmc" in note for note in note_texts(ledger.header.notes))
 
 
 def test_counters(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_counters(tmp_path: Path) -> None:
     totals = ledger.measurements[0].quantities
     assert (totals["dram_bytes_read"].value, totals["tensor_flops_fp16"].value) == (10 * 1024, 6 * 512)
     assert "dram_bytes_written" not in totals
-    assert any("stay under their own names" in note for note in ledger.header.notes)
+    assert any("stay under their own names" in note for note in note_texts(ledger.header.notes))
 
 
 def test_counters_with_the_times_of_a_trace(tmp_path: Path) -> None:

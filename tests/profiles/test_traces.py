@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rooflight.errors import BadFile
 from rooflight.ledger import Ledger
 from rooflight.profiles import read
+from tests.fixtures.notes import note_texts
 from tests.fixtures.paths import DATA
 
 NSYS = """\
@@ -52,7 +53,7 @@ def test_nsys(tmp_path: Path) -> None:
     assert totals(ledger)["kernels"] == 2
     assert totals(ledger)["copied_bytes"] == 4_195_000
     assert ledger.header.device == "NVIDIA RTX 5000 Ada"
-    assert any("no counters" in note for note in ledger.header.notes)
+    assert any("no counters" in note for note in note_texts(ledger.header.notes))
 
 
 @pytest.mark.parametrize(
@@ -128,11 +129,13 @@ def test_calls_of_the_runtime_are_no_kernels(tmp_path: Path) -> None:
 
 
 def test_nsys_starts_that_go_back_are_told(tmp_path: Path) -> None:
-    assert any("line 8 starts before the line above it" in note for note in read_text(tmp_path, NSYS).header.notes)
+    assert any(
+        "line 8 starts before the line above it" in note for note in note_texts(read_text(tmp_path, NSYS).header.notes)
+    )
     ordered = "".join(line for line in NSYS.splitlines(keepends=True) if "memset" not in line)
-    assert not any("starts before" in note for note in read_text(tmp_path, ordered).header.notes)
+    assert not any("starts before" in note for note in note_texts(read_text(tmp_path, ordered).header.notes))
     shorter = ordered.replace("1006000,2000", "06000,2000")
-    assert any("line 7 starts before" in note for note in read_text(tmp_path, shorter).header.notes)
+    assert any("line 7 starts before" in note for note in note_texts(read_text(tmp_path, shorter).header.notes))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -228,7 +231,7 @@ def test_chrome_trace_finds_the_ops(tmp_path: Path) -> None:
         "cuda:80",
         "12.4",
     )
-    assert any("1 kernels belong to no op" in note for note in header.notes)
+    assert any("1 kernels belong to no op" in note for note in note_texts(header.notes))
 
 
 def test_chrome_trace_as_a_bare_list_and_gzipped(tmp_path: Path) -> None:
@@ -244,7 +247,7 @@ def test_several_profiler_steps(tmp_path: Path) -> None:
     trace["traceEvents"].append(event("user_annotation", "ProfilerStep#4", 1000, 500))
     ledger = read_text(tmp_path, json.dumps(trace))
     assert totals(ledger)["wall_time_s"] == pytest.approx(1.5e-3)
-    assert any("2 steps" in note for note in ledger.header.notes)
+    assert any("2 steps" in note for note in note_texts(ledger.header.notes))
 
 
 def test_a_recorded_training_step_of_an_h200() -> None:

@@ -17,6 +17,7 @@ from rooflight.study.api import load
 from rooflight.study.cell import StudyCell
 from rooflight.study.journal import done
 from rooflight.study.store import open_study
+from tests.fixtures.notes import note_texts
 from tests.fixtures.paths import DATA, ROOT
 
 pytestmark = pytest.mark.usefixtures("one_worker")
@@ -88,7 +89,7 @@ def test_what_is_damaged_is_named_and_made_again(folder: Path, damage, count: in
     # A report changes nothing: it says what is wrong, and shows the values, which the journal has.
     found = load(folder).rows
     assert [row.values for row in found] == [row.values for row in rows]
-    notes = [note for row in found for note in row.notes]
+    notes = [note for row in found for note in note_texts(row.notes)]
     said = f"the ledger of what was estimated {what}; it is made again with: rooflight study {folder}"
     assert notes == [said] * count
     shown = CliRunner().invoke(cli, ["report", str(folder)])
@@ -148,7 +149,7 @@ def test_a_measurement_is_not_thrown_away_where_it_cannot_be_repeated(tmp_path: 
     (folder / measured.ledgers["measured"]).unlink()
     (after,) = (row for row in load(folder).rows if row.cell == measured.cell)
     assert after.values == measured.values
-    assert [note for note in after.notes if MISSING in note] == [
+    assert [note for note in note_texts(after.notes) if MISSING in note] == [
         "the ledger of what was measured is missing; it is made again where its device is with: "
         f"rooflight study {folder}"
     ]

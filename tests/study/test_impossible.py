@@ -16,6 +16,7 @@ from rooflight.study.hypotheses import claims
 from rooflight.study.launch import outline, units_of
 from rooflight.study.plan import plan_of
 from rooflight.study.work import run_side
+from tests.fixtures.notes import note_texts
 
 
 def test_a_precision_that_the_device_lacks() -> None:
@@ -39,7 +40,7 @@ def test_it_is_left_out_and_said_once(tmp_path: Path) -> None:
         rows = store.rows
     assert {row.cell.id for row in rows if row.state == "impossible"} == of_v100
     document = study_document(rows, store.plan)
-    said = [line for line in document.notes if "impossible" in line]
+    said = [line for line in note_texts(document.notes) if "impossible" in line]
     assert said == ["impossible: no bf16 on NVIDIA Tesla V100 SXM2 16 GB (2 cells are left out, of claims too)"]
 
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import settings
 
+from rooflight.ledger import Note
 from rooflight.reporting.charts.lines import study_charts
 from rooflight.reporting.document import Document
 from rooflight.reporting.report.study_report import study_report
@@ -55,7 +56,7 @@ def rows() -> list[StudyRow]:
                     values["throughput.measured"] = batch / values["time.measured"]
                     facts |= {"device": "NVIDIA H200", "bound.measured": "host"}
                 found.append(StudyRow(cell=StudyCell(model=model, batch=batch, on=on), state="failed" if failures else "done", values=values,
-                                 facts=facts, failures=failures, notes=("clocks were not locked",) if on == "here" else ()))  # fmt: skip
+                                 facts=facts, failures=failures, notes=(Note("clocks", "clocks were not locked"),) if on == "here" else ()))  # fmt: skip
     return found
 
 

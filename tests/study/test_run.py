@@ -25,6 +25,7 @@ from rooflight.study.launch import outline
 from rooflight.study.plan import plan_of, read_plan
 from rooflight.study.store import Store, begin, open_study, read
 from rooflight.study.work import run_cell, run_side
+from tests.fixtures.notes import note_texts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -79,7 +80,7 @@ def test_a_compiled_step_as_one_graph_is_predicted_and_says_why_it_is_not_measur
     store.refresh()
     row = store.row(both)
     assert row.state == "done" and row.values["time.predicted"] > 0
-    assert row.notes[0].startswith("not measured: a compiled step is not captured as one CUDA graph")
+    assert note_texts(row.notes)[0].startswith("not measured: a compiled step is not captured as one CUDA graph")
 
 
 STEPS: list[dict[str, Any]] = [
@@ -191,7 +192,7 @@ def test_a_cell_on_this_machine_is_measured(measured):
 def test_an_uncalibrated_processor_has_a_note_and_no_failure(measured):
     (row,) = measured.rows
     assert not row.failures
-    assert "time.predicted" in row.values or any("calibrat" in note for note in row.notes)
+    assert "time.predicted" in row.values or any("calibrat" in note for note in note_texts(row.notes))
 
 
 def test_values_of_layers_are_kept(measured):
@@ -200,7 +201,7 @@ def test_values_of_layers_are_kept(measured):
     inside = sum(op.cost.flops or 0 for op in whole.ops if op.module == "conv2" and op.cost)
     assert row.values["conv2/flops.estimated"] == inside > 0
     assert row.values["conv2/share.estimated"] == inside / row.values["flops.estimated"]
-    assert "mnist-cnn has no layer nosuch" in row.notes
+    assert "mnist-cnn has no layer nosuch" in note_texts(row.notes)
 
 
 def test_a_layers_predicted_time_is_its_ops(tmp_path):
@@ -624,7 +625,7 @@ def test_two_processes_are_measured_beside_one(tmp_path):
     for row, processes in ((one, 1), (two, 2)):
         samples = row.cell.batch * processes
         assert row.values["throughput.measured"] == pytest.approx(samples / row.values["time.measured"])
-    assert any("2 processes" in note for note in two.notes)
+    assert any("2 processes" in note for note in note_texts(two.notes))
     ledger = rooflight.load(store.folder / two.ledgers["measured"])
     assert (ledger.header.world, ledger.header.batch) == (2, 4)
 

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from rooflight.ledger import Note
 from rooflight.reporting.sections.study_trends import front_table
 from rooflight.study.cell import StudyCell, StudyRow
 from rooflight.study.time_doubts import BUSY, HOST, WIDE_INTERVAL, recorded_time_s, time_doubt
 from rooflight.study.trends import fronts
+from rooflight.summary.reliability import UNRELIABLE
 
 
 def row(
@@ -37,7 +39,7 @@ def test_why_a_time_is_in_doubt() -> None:
     measured = row(1, 1e-3, bound="memory", low=0.1, side="measured")
     assert time_doubt(measured, "measured") == ""  # the interval is the prediction's
     noted = StudyRow(
-        cell=measured.cell, values=measured.values, notes=("TIMES UNRELIABLE: others kept the cores busy",)
+        cell=measured.cell, values=measured.values, notes=(Note(UNRELIABLE, "others kept the cores busy"),)
     )
     assert time_doubt(noted, "measured") == BUSY
 

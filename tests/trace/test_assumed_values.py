@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import rooflight
 from rooflight.errors import TraceFailed
 from rooflight.ledger import Ledger, total
+from tests.fixtures.notes import note_texts
 from tests.fixtures.tracing import flops, infer, names, rows, train
 
 
@@ -32,7 +33,7 @@ X = torch.randn(2, 4)
 
 
 def assumed(ledger: Ledger) -> list[str]:
-    return [note.removeprefix("a trace without data takes it that ") for note in ledger.header.notes]
+    return [note.removeprefix("a trace without data takes it that ") for note in note_texts(ledger.header.notes)]
 
 
 def padding(x: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ def test_what_follows_from_constants_is_known_and_needs_no_note() -> None:
     ledger = infer(Step(padding), X)
     assert rows(ledger, "mul")[-1].outputs[0].shape == (2, 4)
     assert names(ledger)[-1] == "mul"
-    assert not ledger.header.notes
+    assert not note_texts(ledger.header.notes)
     assert names(infer(Step(padding), X, on="cpu"))[-1] == "mul"
 
 
@@ -92,7 +93,7 @@ def test_a_layer_that_may_be_dropped_is_not(seed: int) -> None:
 
 
 def test_what_no_draw_can_change_needs_no_note() -> None:
-    assert not infer(Step(never_dropped), X).header.notes
+    assert not note_texts(infer(Step(never_dropped), X).header.notes)
 
 
 def checked(x: Tensor) -> Tensor:
@@ -314,7 +315,7 @@ def test_numbers_that_the_host_sends_are_known() -> None:
     # 4 * 6 and 8 * 2, each side halved: 2 * 3 + 4 * 1
     ledger = infer(Step(moved), X)
     assert rows(ledger, "new_zeros")[0].outputs[0].shape == (10,)
-    assert not ledger.header.notes
+    assert not note_texts(ledger.header.notes)
 
 
 class Tokens(nn.Module):
@@ -330,7 +331,7 @@ def test_tokens_on_the_host_beside_tensors_without_data_are_there_to_be_read() -
     ids = torch.tensor([[7, 7, 1, 2], [7, 0, 0, 0]])
     ledger = rooflight.estimate(Tokens(), kwargs={"x": torch.empty(2, 4, 5, device="meta"), "ids": ids})
     assert rows(ledger, "index")[0].outputs[0].shape == (3, 5)
-    assert not ledger.header.notes
+    assert not note_texts(ledger.header.notes)
 
 
 class Padded(nn.Module):

@@ -22,6 +22,7 @@ from rooflight.models.resolve import workload_of
 from rooflight.spec import StepSpec
 from rooflight.spec.definition import Optimizer
 from rooflight.trace.options import TensorKind
+from tests.fixtures.notes import note_texts
 from tests.fixtures.tracing import names, rows, train
 
 TOKENS = torch.randint(0, 7, (4,))
@@ -114,14 +115,14 @@ def test_muon_takes_matrices_and_adamw_the_rest() -> None:
     assert total(op for op in ledger.ops if op.phase == "optimizer").macs == 5 * (2_560 + 925)
     state = Counter(s.name for s in ledger.storages if s.category == "optimizer-state")
     assert state == {"momentum_buffer": 2, "exp_avg": 5, "exp_avg_sq": 5, "step": 5}
-    assert any("AdamW takes the others" in note for note in ledger.header.notes)
+    assert any("AdamW takes the others" in note for note in note_texts(ledger.header.notes))
 
 
 def test_adafactor_keeps_rows_and_columns() -> None:
     ledger = train(nn.Linear(8, 16), torch.randn(4, 8), optimizer="adafactor")
     # A matrix keeps 16 + 8 numbers, the bias its 16; and each the count of its steps, on the host.
     assert state_bytes(ledger) == 4 * (16 + 8 + 16 + 1 + 1)
-    assert any("takes them as 1" in note for note in ledger.header.notes)
+    assert any("takes them as 1" in note for note in note_texts(ledger.header.notes))
 
 
 @pytest.mark.parametrize("name", ["momentum", "adafactor", "adamw"])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import rooflight
+from tests.fixtures.notes import note_texts
 
 
 class TwoTowers(nn.Module):
@@ -26,7 +27,7 @@ class TwoTowers(nn.Module):
 
 
 def unused(model: nn.Module, *inputs: Any, **options: Any) -> list[str]:
-    notes = rooflight.estimate(model, *inputs, **options).header.notes
+    notes = note_texts(rooflight.estimate(model, *inputs, **options).header.notes)
     return [note for note in notes if "never used" in note]
 
 

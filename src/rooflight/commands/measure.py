@@ -173,7 +173,7 @@ def _measure(spec: StepSpec, options: Mapping[str, Any]) -> tuple[Ledger, bool]:
                 return _with_ncu(ledger, spec, options), False
             except KeyboardInterrupt:
                 say_again(0)
-                return _noted(ledger, "interrupted while ncu counted: counters are missing"), True
+                return _noted(ledger, "interrupted", "interrupted while ncu counted: counters are missing"), True
     except MeasurementStopped as stopped:
         say_again(0)
         return stopped.ledger, True
@@ -199,10 +199,12 @@ def _on_gpu(device: str | None) -> bool:
     return torch.cuda.is_available() if device is None else device.startswith("cuda")
 
 
-def _noted(ledger: Ledger, note: str) -> Ledger:
+def _noted(ledger: Ledger, code: str, text: str) -> Ledger:
     import msgspec
 
-    header = msgspec.structs.replace(ledger.header, notes=(*ledger.header.notes, note))
+    from rooflight.ledger import Note
+
+    header = msgspec.structs.replace(ledger.header, notes=(*ledger.header.notes, Note(code, text)))
     return msgspec.structs.replace(ledger, header=header)
 
 
@@ -221,7 +223,7 @@ def _with_ncu(ledger: Ledger, spec: StepSpec, options: Mapping[str, Any]) -> Led
     try:
         return ncu.count(ledger, [sys.executable, "-m", *_this_step(spec, options), "--profile-op", "all"], wanted)
     except CannotMeasure as error:  # what was measured before stays
-        return _noted(ledger, f"counters not measured: {error.on_command_line}")
+        return _noted(ledger, "not-measured", f"counters not measured: {error.on_command_line}")
 
 
 def _this_step(spec: StepSpec, options: Mapping[str, Any]) -> list[str]:

@@ -236,6 +236,7 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | Non
         return None
     import msgspec
 
+    from rooflight.ledger import Note
     from rooflight.measurement.ranks import missing_ranks
     from rooflight.measurement.regions.ledger import of_process
 
@@ -246,10 +247,10 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | Non
         rank = ledger.header.rank
         whose = f"rank {rank}" if ranks.count(rank) == 1 else f"process {pid}"
         rows += of_process(ledger.measurements, whose)
-        notes += [f"{whose}: {note}" for note in ledger.header.notes]
+        notes += [note.of(whose) for note in ledger.header.notes]
     world = max(ledger.header.world for _, ledger in ledgers)
     if (missing := missing_ranks(ranks, world)) is not None:
-        notes.insert(0, f"{missing}: {_WHY_MISSING}")
+        notes.insert(0, Note(missing.code, f"{missing}: {_WHY_MISSING}"))
     header = msgspec.structs.replace(first.header, world=world, notes=tuple(notes), command=command)
     return msgspec.structs.replace(first, header=header, measurements=tuple(rows))
 

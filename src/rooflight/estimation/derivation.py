@@ -9,7 +9,7 @@ from msgspec import structs
 
 from rooflight.errors import BadInput, RooflightError
 from rooflight.estimation.costs import work_of
-from rooflight.ledger import OUTSIDE, Cost, Ledger, Module, Op, Tensor, is_inside
+from rooflight.ledger import OUTSIDE, Cost, Ledger, Module, Note, Op, Tensor, is_inside
 from rooflight.ops.expressions import evaluate, symbols
 from rooflight.ops.fused_layers import FusedPart, fused_parts
 from rooflight.ops.registry import Work
@@ -74,7 +74,7 @@ class Derivation:
     path: str
     module: Module | None
     ops: tuple[OpDerivation, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """What a reader should know of it."""
 
     @property
@@ -90,7 +90,7 @@ class Derivation:
         return sum(module.param_bytes for module in self.modules)
 
 
-def derive(ledger: Ledger, path: str, *, rows: Sequence[str] | None = None, notes: Sequence[str] = ()) -> Derivation:
+def derive(ledger: Ledger, path: str, *, rows: Sequence[str] | None = None, notes: Sequence[Note] = ()) -> Derivation:
     """The derivation of the module at `path`, and of all below it; with `rows`, the row that every op is in
     (`summary.functions.row_names`), also of a function that a module calls."""
     module = next((module for module in ledger.modules if module.path == path), None)
@@ -101,9 +101,10 @@ def derive(ledger: Ledger, path: str, *, rows: Sequence[str] | None = None, note
     inside = _inside_fused(ledger, path)
     if inside:
         around = inside[0].op.name.rpartition(" ")[2]
-        said = (
+        said = Note(
+            "inside-fused-op",
             f"it runs inside {around}, one op for the whole of {inside[0].op.module or ledger.header.model}: what "
-            "passes between its layers is no compulsory byte of it, so of this layer's bytes only the parameters count"
+            "passes between its layers is no compulsory byte of it, so of this layer's bytes only the parameters count",
         )
         return Derivation(ledger, path, module, inside, (*notes, said))
     if module is None and path not in OUTSIDE:

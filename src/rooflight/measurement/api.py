@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from rooflight.errors import BadInput, CannotMeasure, RooflightError
 from rooflight.estimation.costs import fill_costs
 from rooflight.hardware.counter_tables import Level
-from rooflight.ledger import FORMAT_VERSION, Ledger
+from rooflight.ledger import FORMAT_VERSION, Ledger, Note
 from rooflight.machine.conditions import Conditions
 from rooflight.machine.installed_gpus import cuda_version, device_name, driver_version
 from rooflight.measurement.collectors import cpu as on_cpu
@@ -295,7 +295,7 @@ def _measure_staged(
     on = stage.options.on
     if process_rank().rank and options.counters == "auto":
         options = replace(options, counters="none", metrics=(), per_kernel=False, spread=False)
-        findings.notes.append("counters are read on rank 0 only")
+        findings.notes.append(Note("counters-on-one-rank", "counters are read on rank 0 only"))
     with warnings.catch_warnings():
         stage.keep()
         execution = _execution(stage, options)
@@ -330,7 +330,9 @@ def _measure_staged(
             if not findings.step:
                 raise
             if not isinstance(stop, MeasurementInterrupted):
-                findings.notes.append("interrupted between two measurements: what follows is missing")
+                findings.notes.append(
+                    Note("interrupted", "interrupted between two measurements: what follows is missing")
+                )
             raise MeasurementStopped(_ledger(stage, findings, conditions, options)) from None
         finally:
             execution.close()

@@ -17,7 +17,7 @@ import msgspec
 
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.files import load
-from rooflight.ledger import Ledger, Measurement, Op, Value
+from rooflight.ledger import Ledger, Measurement, Note, Op, Value
 from rooflight.machine import Machine
 from rooflight.measurement.findings import Progress, silent
 from rooflight.measurement.options import MeasureOptions
@@ -134,16 +134,17 @@ def joined(ledgers: Sequence[Ledger]) -> Ledger:
     """The ledgers of all ranks as one, each with the bytes that its gradients were shared in."""
     ledger = join([_of_the_model(ledger) for ledger in ledgers])
     header = msgspec.structs.replace(
-        ledger.header, parallel="ddp", notes=(*ledger.header.notes, NO_COUNTERS, _said(ledgers))
+        ledger.header, parallel="ddp", notes=(*ledger.header.notes, Note("no-counters", NO_COUNTERS), _said(ledgers))
     )
     return msgspec.structs.replace(ledger, header=header)
 
 
-def _said(ledgers: Sequence[Ledger]) -> str:
+def _said(ledgers: Sequence[Ledger]) -> Note:
     backend = "nccl" if ledgers[0].header.device and ledgers[0].header.target != "cpu" else "gloo"
-    return (
+    return Note(
+        "data-parallel",
         f"{len(ledgers)} processes, a replica of the model each, gradients averaged by DistributedDataParallel "
-        f"({backend})"
+        f"({backend})",
     )
 
 

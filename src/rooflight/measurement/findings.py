@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from rooflight.errors import OutOfMemory, RooflightError
-from rooflight.ledger import HostCall, Kernel, Measurement, Value
+from rooflight.ledger import HostCall, Kernel, Measurement, Note, Value
 from rooflight.trace.stage import Recording
 
 
@@ -41,7 +41,7 @@ class Findings:
     host_calls: tuple[HostCall, ...] = ()
     recording: Recording | None = None
     """The ops that the numbers belong to, once they were recorded."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     rates: dict[str, Value] = field(default_factory=dict)
     """What the processor does at best, of a step on a CPU."""
 
@@ -55,16 +55,19 @@ class Findings:
             yield
         except KeyboardInterrupt:
             self.notes.append(
-                f"interrupted while measuring {what}: of that a part may be there, what follows is missing"
+                Note(
+                    "interrupted",
+                    f"interrupted while measuring {what}: of that a part may be there, what follows is missing",
+                )
             )
             raise MeasurementInterrupted("interrupted") from None
         except RooflightError as error:
             if isinstance(error, OutOfMemory) and torch.cuda.is_initialized():
                 torch.cuda.empty_cache()  # what the allocator holds and nobody uses: the next run shall find it
-            self.notes.append(f"{what} not measured: {error}")
+            self.notes.append(Note("not-measured", f"{what} not measured: {error}"))
         # A full disk; an error of the device, which comes later than its cause.
         except (OSError, RuntimeError) as error:
-            self.notes.append(f"{what} not measured: {type(error).__name__}: {first_line(error)}")
+            self.notes.append(Note("not-measured", f"{what} not measured: {type(error).__name__}: {first_line(error)}"))
 
     def measurements(self) -> tuple[Measurement, ...]:
         rows = [Measurement(scope="step", quantities=self.step)]

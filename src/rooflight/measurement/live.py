@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.estimation.costs import fill_costs
-from rooflight.ledger import FORMAT_VERSION, Ledger, Op, Value
+from rooflight.ledger import FORMAT_VERSION, Ledger, Note, Op, Value
 from rooflight.machine.conditions import Conditions
 from rooflight.machine.installed_gpus import cuda_version, device_name, driver_version
 from rooflight.measurement import timeline
@@ -109,7 +109,7 @@ class StepWatch:
         self._trace: list[StepTrace] = []
         self._allocations: cpu_memory.CpuAllocations | None = None
         self._recording: ProgramRecording | None = None
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
 
     def start(self, observer: Observer | None = None) -> None:
         """With `observer` it alone is told of the ops: nothing else is measured."""
@@ -155,13 +155,13 @@ class StepWatch:
                     raise CannotMeasure("profiler-busy", _BUSY)
                 self._profile.enter_context(running_profile(self._trace.append, cuda=True))
             except CannotMeasure as reason:
-                self.notes.append(f"kernels not measured: {reason}")
+                self.notes.append(Note("not-measured", f"kernels not measured: {reason}"))
                 return (self._memory,)
             self._has_profile = True
             return self._memory, RangeMarker()
         self._timer = OpDifferences(time.perf_counter)
         if is_busy:
-            self.notes.append(f"memory of every op not measured: {_BUSY}")
+            self.notes.append(Note("not-measured", f"memory of every op not measured: {_BUSY}"))
             return (self._timer,)
         self._allocations = self._profile.enter_context(cpu_memory.CpuAllocations())
         self._has_profile = True
@@ -203,7 +203,9 @@ class StepWatch:
         self._allocations = None
         on_gpu = self._on == "cuda"
         self._observers.all = (self._memory if on_gpu else self._timer,)  # marks would be in the program's profile
-        self.notes.append(f"{'kernels' if on_gpu else 'memory of every op'} not measured: {reason}")
+        self.notes.append(
+            Note("not-measured", f"{'kernels' if on_gpu else 'memory of every op'} not measured: {reason}")
+        )
 
     # The end.
 
@@ -263,7 +265,7 @@ class StepWatch:
         assert self._recording is not None
         return self._recording.ops
 
-    def ledger(self, *, step: Mapping[str, Value] | None = None, notes: Sequence[str] = ()) -> Ledger:
+    def ledger(self, *, step: Mapping[str, Value] | None = None, notes: Sequence[Note] = ()) -> Ledger:
         """What was recorded; `step`: what else is known of the whole step."""
         recording = self._recording
         if recording is None:
@@ -315,7 +317,7 @@ class LiveRecording:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         assert self._watch is not None
         if kind is not None:
-            self._watch.notes.append(f"{kind.__name__} ended it early: what came before is here")
+            self._watch.notes.append(Note("ended-early", f"{kind.__name__} ended it early: what came before is here"))
         self._watch.stop()
 
     @property

@@ -29,7 +29,7 @@ import torch
 from rooflight.errors import BadFile, BadInput, CannotMeasure
 from rooflight.hardware import counter_tables
 from rooflight.hardware.counter_tables import Counter
-from rooflight.ledger import Kernel, Ledger, Measurement, Op, Value
+from rooflight.ledger import Kernel, Ledger, Measurement, Note, Op, Value
 from rooflight.measurement.cupti.op_counters import tensor_types
 from rooflight.measurement.options import MeasureOptions
 from rooflight.metrics import QUANTITIES
@@ -117,7 +117,10 @@ def count(ledger: Ledger, step: Sequence[str], options: MeasureOptions) -> Ledge
     counted = attributed(ledger, kernels)
     if not ended.returncode:
         return counted
-    notes = (*counted.header.notes, f"ncu ended early (exit code {ended.returncode}): ops after that have no counters")
+    notes = (
+        *counted.header.notes,
+        Note("ended-early", f"ncu ended early (exit code {ended.returncode}): ops after that have no counters"),
+    )
     return msgspec.structs.replace(counted, header=msgspec.structs.replace(counted.header, notes=notes))
 
 
@@ -128,14 +131,21 @@ def attributed(ledger: Ledger, kernels: Sequence[Kernel]) -> Ledger:
         if (index := op_of(kernel)) is not None:
             by_op[index].append(kernel)
     here = {index: members for index, members in by_op.items() if index < len(ledger.ops)}
-    notes = [f"counters by ncu: {len(kernels):,} kernels, each replayed by itself"]
+    notes = [Note("counters-by-ncu", f"counters by ncu: {len(kernels):,} kernels, each replayed by itself")]
     launched = Counted(index for kernel in ledger.kernels if (index := _op_alone(kernel)) is not None)
     # Ops with more or fewer kernels here than there: then it was not the same step.
     other = sum(launched[index] != len(by_op.get(index, ())) for index in {*launched, *by_op}) if launched else 0
     if other:
-        notes.append(f"{other:,} ops launched another number of kernels under ncu than in the measured step")
+        notes.append(
+            Note(
+                "other-kernels-under-ncu",
+                f"{other:,} ops launched another number of kernels under ncu than in the measured step",
+            )
+        )
     if lost := len(kernels) - sum(map(len, here.values())):
-        notes.append(f"{lost:,} of ncu's kernels lie in no op's range: their counts are in no row")
+        notes.append(
+            Note("kernels-without-op", f"{lost:,} of ncu's kernels lie in no op's range: their counts are in no row")
+        )
     types = tensor_types(ledger.ops)
     rows = {row.ops[0]: row for row in ledger.measurements if row.scope == "op"}
     others = [row for row in ledger.measurements if row.scope != "op"]

@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from rooflight.errors import CannotMeasure
-from rooflight.ledger import Key, Ledger, Measurement, Value
+from rooflight.ledger import Key, Ledger, Measurement, Note, Value
 from rooflight.measurement.collectors import gpu_memory, perf_events
 from rooflight.measurement.collectors.cpu_rates import cpu_rates
 from rooflight.measurement.collectors.op_differences import OpDifferences
@@ -80,7 +80,10 @@ def _with_spread(ledger: Ledger, watches: Sequence[StepWatch]) -> Ledger:
         else:
             rows.append(row)
     different = sum(len(found) < len(watches) for found in by_key.values())
-    note = f"{different:,} of {len(by_key):,} ops are not in all of the {len(watches)} recorded steps: the steps differ"
+    note = Note(
+        "steps-differ",
+        f"{different:,} of {len(by_key):,} ops are not in all of the {len(watches)} recorded steps: the steps differ",
+    )
     header = replace(ledger.header, notes=(*ledger.header.notes, note)) if different else ledger.header
     return replace(ledger, header=header, measurements=tuple(rows))
 

@@ -12,7 +12,7 @@ import msgspec
 from rooflight.errors import BadFile, BadInput
 from rooflight.files import read_bytes
 from rooflight.formatting import seconds
-from rooflight.ledger import Ledger, Measurement, Value
+from rooflight.ledger import Ledger, Measurement, Note, Value
 from rooflight.measurement.ranks import join
 from rooflight.profiles import collectives, kineto, kineto_log, read
 from rooflight.profiles.kineto import KinetoTrace
@@ -217,12 +217,22 @@ def _measured(item: collectives.Collective) -> Measurement:
     )
 
 
-def _notes(joint: _Joint, alone: int, one_clock: bool) -> list[str]:
+def _notes(joint: _Joint, alone: int, one_clock: bool) -> list[Note]:
     calls = f"{joint.apart:,} collective{'s' if joint.apart > 1 else ''}"
-    apart = [f"{calls} between ranks whose clocks are not aligned: left out of the skew"] if joint.apart else []
+    apart = (
+        [Note("clocks-not-aligned", f"{calls} between ranks whose clocks are not aligned: left out of the skew")]
+        if joint.apart
+        else []
+    )
     if not joint.placed:
         why = "none that all ranks end together" if apart else "no collective in common"
-        return [f"the traces have {why}: their clocks could not be aligned, nor anything said of skew", *apart]
+        return [
+            Note(
+                "clocks-not-aligned",
+                f"the traces have {why}: their clocks could not be aligned, nor anything said of skew",
+            ),
+            *apart,
+        ]
     alignment = joint.alignment
     within = f"the ends of {alignment.used:,} collectives differ by {seconds(alignment.spread_ns / 1e9)} in the median"
     how = (
@@ -230,15 +240,23 @@ def _notes(joint: _Joint, alone: int, one_clock: bool) -> list[str]:
         if one_clock
         else "ranks' clocks were aligned by the ends of collectives"
     )
-    notes = [f"{how}: {within}; a skew below that says nothing"]
+    notes = [Note("clocks-aligned", f"{how}: {within}; a skew below that says nothing")]
     if len(alignment.groups) > 1:
         notes.append(
-            f"{_some([_numbers(group) for group in alignment.groups], ' and ')} have no collective with each other: "
-            "each of these has a clock of its own, which begins with its first kernel"
+            Note(
+                "several-clocks",
+                f"{_some([_numbers(group) for group in alignment.groups], ' and ')} have no collective with each "
+                "other: each of these has a clock of its own, which begins with its first kernel",
+            )
         )
     notes += apart
     if alone:
-        notes.append(f"{alone:,} calls of collectives have no partner in another trace, and are left out of the skew")
+        notes.append(
+            Note(
+                "unmatched-collectives",
+                f"{alone:,} calls of collectives have no partner in another trace, and are left out of the skew",
+            )
+        )
     return notes
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from rooflight.errors import BadInput, CannotMeasure
-from rooflight.ledger import FORMAT_VERSION, Arg, Ledger, Op, Storage, Tensor
+from rooflight.ledger import FORMAT_VERSION, Arg, Ledger, Note, Op, Storage, Tensor
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def missing_ranks(present: Collection[int], world: int) -> str | None:
+def missing_ranks(present: Collection[int], world: int) -> Note | None:
     """`ranks 1, 3 of 4 are missing`, or `None`."""
     missing = sorted(set(range(world)) - set(present))
     if not missing:
         return None
     numbers = [str(rank) for rank in missing] if len(missing) <= 8 else _runs(missing)
-    return f"ranks {', '.join(numbers)} of {world} are missing"
+    return Note("missing-ranks", f"ranks {', '.join(numbers)} of {world} are missing")
 
 
 def _runs(numbers: Sequence[int]) -> list[str]:

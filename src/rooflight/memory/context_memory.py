@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflight.hardware.device import Device
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, Note
 
 PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation", "aten::mv",
                        "aten::addmv", "aten::dot", "aten::vdot", "aten::linear", "aten::_native_multi_head_attention",
@@ -68,7 +68,10 @@ _USABLE, _USABLE_WITH_ECC = 0.985, 0.915
 sixteenth is theirs (T4, L4 and L40S: 91 to 93%)."""
 
 
-OTHER_ALLOCATOR = "counted is what tensors take: neither the allocator of Apple's Metal nor what it keeps is modelled"
+OTHER_ALLOCATOR = Note(
+    "other-allocator",
+    "counted is what tensors take: neither the allocator of Apple's Metal nor what it keeps is modelled",
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class ContextMemory:
 
     usable_bytes: int
     outside_bytes: int
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def context_memory(device: Device, code_bytes: int) -> ContextMemory:
@@ -92,7 +95,7 @@ def context_memory(device: Device, code_bytes: int) -> ContextMemory:
         assumed.append("the CUDA context is taken to be the H200's, by the number of SMs")
     usable, said = usable_bytes(device)
     assumed += [said] if said else []
-    return ContextMemory(usable, nbytes, (", ".join(assumed),) if assumed else ())
+    return ContextMemory(usable, nbytes, (Note("assumed-memory", ", ".join(assumed)),) if assumed else ())
 
 
 def code_bytes(ledger: Ledger) -> int:

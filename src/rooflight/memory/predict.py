@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from rooflight.hardware.device import Device
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, Note
 from rooflight.memory.allocation_script import (
     AllocationScript,
     OpWorkspaces,
@@ -191,7 +191,7 @@ class MemoryPredictor:
         workspaces = self.workspaces.of(device.name) if _has_convolutions(step) else None
         return script_of(step, OpWorkspaces(chip, workspaces), chip, device.capability)
 
-    def _workspace_notes(self, step: Step, device: Device) -> tuple[str, ...]:
+    def _workspace_notes(self, step: Step, device: Device) -> tuple[Note, ...]:
         taken_over = device.is_cuda and self.workspaces.origin(device.name) != device.name
         return (TAKEN_OVER,) if taken_over and _has_convolutions(step) else ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rooflight import metrics
+from rooflight.ledger import Note
 from rooflight.metrics import Fit
 
 
@@ -80,7 +81,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Of the whole step, where it was asked for."""
     stage: int | None = None
     """Of many GPUs, the stage of the pipeline whose ranks are the fullest, counted from nought."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """What a reader should know of it."""
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rooflight.errors import BadInput
+from rooflight.ledger import Note
 
 MIB = 1 << 20
 _FIRST, _INTERVALS = 20, 16
@@ -41,12 +42,15 @@ class AllocatorSettings:
     """Of the device's memory: what the process may hold, as torch.cuda.set_per_process_memory_fraction sets it too."""
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Of a setting that does nothing, to whoever set it."""
         if self.garbage_collection_threshold and self.memory_fraction is None:
             return (
-                "torch heeds garbage_collection_threshold only under a memory fraction: add "
-                "per_process_memory_fraction:0.9, or call torch.cuda.set_per_process_memory_fraction",
+                Note(
+                    "setting-without-effect",
+                    "torch heeds garbage_collection_threshold only under a memory fraction: add "
+                    "per_process_memory_fraction:0.9, or call torch.cuda.set_per_process_memory_fraction",
+                ),
             )
         return ()
 

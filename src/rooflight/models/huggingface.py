@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from rooflight.errors import BadInput, RooflightError, UnknownModel, one_line, suggest
+from rooflight.ledger import Note
 from rooflight.models import arguments, huggingface_inputs, inputs
 from rooflight.models.huggingface_defaults import COMPLETED
 from rooflight.models.optional_packages import imported
@@ -63,7 +64,7 @@ def _built(library: Any, config: Any, cls: Any, *, request: ModelRequest) -> nn.
 
 
 def _workload(
-    model: nn.Module, *, request: ModelRequest, notes: tuple[str, ...] = (), usual_sequence: int = DEFAULT_SEQUENCE
+    model: nn.Module, *, request: ModelRequest, notes: tuple[Note, ...] = (), usual_sequence: int = DEFAULT_SEQUENCE
 ) -> Workload:
     task = _task(type(model))
     generates = task == "language-model" and not model.config.is_encoder_decoder  # type: ignore[union-attr]
@@ -90,7 +91,7 @@ def _is_default(library: Any, name: str) -> bool:
     return (name in _config_types(library) or hasattr(library, name)) and not Path(name).is_dir()
 
 
-def _default_note(model: nn.Module, request: ModelRequest) -> str | None:
+def _default_note(model: nn.Module, request: ModelRequest) -> Note | None:
     """The library's default is mostly a model that nobody has released."""
     count = sum(parameter.numel() for parameter in model.parameters())
     kind = str(model.config.model_type)  # type: ignore[union-attr]
@@ -101,8 +102,10 @@ def _default_note(model: nn.Module, request: ModelRequest) -> str | None:
     lacked = f" with {', '.join(completed.fields)} of {completed.of}" if completed else ""
     told = f"{request.spec} is the library's default configuration{lacked} ({_size(count)} parameters), "
     if not like:
-        return told + "which need not be a released model: those are given as hf:FOLDER, with their config.json"
-    return told + f"not one of the released models: {', '.join(entry.name for entry in like)}"
+        told += "which need not be a released model: those are given as hf:FOLDER, with their config.json"
+    else:
+        told += f"not one of the released models: {', '.join(entry.name for entry in like)}"
+    return Note("default-configuration", told)
 
 
 @contextmanager

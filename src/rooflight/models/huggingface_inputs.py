@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rooflight.errors import BadInput, one_line
+from rooflight.ledger import Note
 from rooflight.models import inputs
 from rooflight.models.workload import ModelRequest, Task
 
@@ -35,7 +36,7 @@ class StepInputs:
     kwargs: dict[str, Any]
     sequence: int | None = None
     past: int | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def step_inputs(model: nn.Module, task: Task, *, request: ModelRequest, usual_sequence: int) -> StepInputs:
@@ -164,7 +165,7 @@ class _Maker:
         if "mm_token_type_ids" in self.names and "image_grid_thw" in kwargs:
             # Of time, height and width, as `generate` gives them; the model would find them by looking at every token.
             kwargs["position_ids"] = torch.zeros(3, *ids.shape, device=self.device).long()
-        note = f"an image is {number} tokens of the sequence, the text {sequence}"
+        note = Note("image-tokens", f"an image is {number} tokens of the sequence, the text {sequence}")
         return StepInputs({"input_ids": ids, **kwargs}, number + sequence, notes=(note,))
 
     def _readable_tokens(self, length: int) -> Tensor:
@@ -359,9 +360,10 @@ class _Maker:
         return limit if isinstance(limit, int) and limit > 0 else None
 
 
-_TEXT_ALONE = (
+_TEXT_ALONE = Note(
+    "text-alone",
     "the step takes text alone: what goes with an image of this model is not known here; for both, trace a module of "
-    "yours with its processor's output"
+    "yours with its processor's output",
 )
 _MAINS = ("input_ids", "pixel_values", "pixel_values_videos", "input_values", "input_features")
 _PATCHED_TYPES = (

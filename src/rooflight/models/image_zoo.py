@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from rooflight.errors import BadInput, UnknownModel, one_line, suggest
+from rooflight.ledger import Note
 from rooflight.models import arguments, inputs
 from rooflight.models.optional_packages import imported
 from rooflight.models.registry import Zoo
@@ -46,7 +47,11 @@ def load(source: Zoo, name: str, *, request: ModelRequest) -> Workload:
     )
     if _detects(model):
         images = _detection(images[0], request)
-    quantized = (f"{request.spec} is the network in floats, which torchvision quantizes",) if _quantizable(name) else ()
+    quantized = (
+        (Note("float-network", f"{request.spec} is the network in floats, which torchvision quantizes"),)
+        if _quantizable(name)
+        else ()
+    )
     task: Task = "features" if pair else "classification"
     return request.workload(model, args=images, kwargs={}, task=task, optimizer=optimizer, notes=quantized)
 

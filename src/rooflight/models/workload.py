@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rooflight.errors import BadInput
-from rooflight.ledger import StepKind
+from rooflight.ledger import Note, StepKind
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ class Workload:
     task: Task
     loss: Loss
     optimizer: Optimizer
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     seq: int | None = None
     """The length as it was asked for; `None`: the model's or its inputs' own."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class ModelRequest:
         batch: int | None = None,
         sequence: int | None = None,
         past: int | None = None,
-        notes: tuple[str, ...] = (),
+        notes: tuple[Note, ...] = (),
     ) -> Workload:
         """The model that was built for it, with its inputs."""
         return Workload(

@@ -12,6 +12,7 @@ import msgspec
 from rooflight import views
 from rooflight.errors import BadInput
 from rooflight.hardware.devices import find, names, several
+from rooflight.ledger import Note
 from rooflight.prediction.checked_steps import (
     KERNELS,
     PARTS,
@@ -94,7 +95,7 @@ class Accuracy(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
     """All that were asked for."""
     sources: dict[str, RowSource]
     """Who timed them, by name."""
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     """What was never checked."""
 
     def by(self, by: By) -> tuple[AccuracyGroup, ...]:
@@ -310,27 +311,32 @@ def _other_boards(device: str) -> list[str]:
 
 def _notes(
     devices: Sequence[str] | None, like: str | None, tier: str | None, rows: Sequence[CheckedStep]
-) -> Iterable[str]:
+) -> Iterable[Note]:
     table = shipped_steps()
     for device in devices or ():
         yield from _notes_of(device)
     checked = None if devices is None else [name for name in devices if any(row.device == name for row in table.rows)]
     if not rows and like is not None and checked != []:
         of = "" if checked is None else f" of {', '.join(checked)}"
-        yield f"no timed step{of} resembles {like}: {_WOULD}"
+        yield Note("never-checked", f"no timed step{of} resembles {like}: {_WOULD}")
     if devices is None:
         without = [name for name in names() if name not in table.tiers]
         if without:
-            yield f"never checked on {', '.join(without)}: {_WOULD}"
+            yield Note("never-checked", f"never checked on {', '.join(without)}: {_WOULD}")
     if tier is not None and rows and not judged(rows, tier):
-        yield f"no row of these was predicted by the tier {tier}"
+        yield Note("no-row-of-tier", f"no row of these was predicted by the tier {tier}")
 
 
-def _notes_of(device: str) -> Iterable[str]:
+def _notes_of(device: str) -> Iterable[Note]:
     rows = [row for row in shipped_steps().rows if row.device == device]
     others = _other_boards(device)
     if not rows:
         beside = f" (other boards of the chip were: {', '.join(others)})" if others else ""
-        yield f"never checked on {device}: no timed step of it comes with rooflight{beside}; {_WOULD}"
+        yield Note(
+            "never-checked", f"never checked on {device}: no timed step of it comes with rooflight{beside}; {_WOULD}"
+        )
     elif sum(row.is_step for row in rows) < _FEW and others:
-        yield f"{device} has few steps; other boards of the chip have more: rooflight accuracy --on {others[0]}"
+        yield Note(
+            "few-steps",
+            f"{device} has few steps; other boards of the chip have more: rooflight accuracy --on {others[0]}",
+        )

@@ -15,7 +15,7 @@ from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import cards_taken
 from rooflight.hardware.roofs import is_unknown
-from rooflight.ledger import Ledger, Op
+from rooflight.ledger import Ledger, Note, Op
 from rooflight.memory.cudnn_workspaces import DeviceWorkspaces
 from rooflight.memory.largest import MOST
 from rooflight.memory.predict import MemoryPredictor
@@ -138,7 +138,7 @@ def predict(
     ).answer()
     if ledger is not None:
         predictions = beside_measured(predictions, ledger, spec)
-    return replace(predictions, notes=(*cards_taken(on), *predictions.notes))
+    return replace(predictions, notes=(*(Note("card-taken", line) for line in cards_taken(on)), *predictions.notes))
 
 
 def _traces_of(
@@ -197,7 +197,7 @@ class Question:
         scaled = self.scaled or self.layout is not None
         return GenerationTrace(asked, *asked.traces.steps(self.batches, asked.options, scaled=scaled))
 
-    def _source(self, device: Device) -> tuple[TimeSource, tuple[str, ...]]:
+    def _source(self, device: Device) -> tuple[TimeSource, tuple[Note, ...]]:
         """How the device's times are found, and what must be said of it."""
         if self.tier == "spec":
             return SpecTier(device, self.ppp), ()
@@ -258,7 +258,7 @@ class _GenerationJob:
 
     question: Question
     trace: GenerationTrace
-    by_device: Sequence[tuple[TimeSource, tuple[str, ...]]]
+    by_device: Sequence[tuple[TimeSource, tuple[Note, ...]]]
     """How each device's times are found, and what must be said of it."""
     memories: MemoryPredictor
 
@@ -279,7 +279,7 @@ class _GenerationJob:
                 *too_large(rows),
                 *barely(rows),
                 *steps[0].ledger.header.notes,
-                *((COMPILE_ASSUMES,) if steps[0].is_compiled and predictors else ()),
+                *((Note("assumed-compilation", COMPILE_ASSUMES),) if steps[0].is_compiled and predictors else ()),
                 *self.trace.notes,
                 *(note for _, notes in self.by_device for note in notes),
                 *guess_notes(source.device for source in self.sources),
@@ -289,7 +289,11 @@ class _GenerationJob:
                 *_guesses(steps, {row.tier for row in rows}, predictors),
                 *carried_note(steps[0], rows),
                 *memory_notes(rows),
-                *(() if steps[0].has_lifetimes else (f"memory is not known: {MEMORY_UNKNOWN}",)),
+                *(
+                    ()
+                    if steps[0].has_lifetimes
+                    else (Note("memory-unknown", f"memory is not known: {MEMORY_UNKNOWN}"),)
+                ),
             ),
             devices=tuple(source.device for source in self.sources),
             graphs=steps[0].is_graph,
@@ -393,22 +397,26 @@ def _with_roofline(row: Prediction, step: Step, source: TimeSource) -> Predictio
     return replace(row, roofline=roofline(ledger_of(step), source.device, times=times, ceilings=ceilings).to_dict())
 
 
-def _guesses(steps: Sequence[Step], tiers: set[str], predictors: Sequence[Predictor]) -> tuple[str, ...]:
+def _guesses(steps: Sequence[Step], tiers: set[str], predictors: Sequence[Predictor]) -> tuple[Note, ...]:
     """Ops whose time is not that of the like of them, by name."""
 
     def is_unlike(op: Op) -> bool:
         """Also of a calibration of before such works were timed."""
         return is_guess(op) or any(not by.model.has(task.family) for task in tasks_of(op) for by in predictors)
 
-    doubts: list[tuple[Callable[[Op], bool], str]] = []
+    doubts: list[tuple[Callable[[Op], bool], str, str]] = []
     if tiers != {"spec"}:
-        doubts.append((is_unlike, "nothing like it was timed, so its time is a guess, and may be far off: "))
+        doubts.append(
+            (is_unlike, "guessed-times", "nothing like it was timed, so its time is a guess, and may be far off: ")
+        )
     if "spec" in tiers:
-        doubts.append((is_unknown, "no formula, or only part of one: the missing part counts as no time: "))
+        doubts.append(
+            (is_unknown, "missing-formulas", "no formula, or only part of one: the missing part counts as no time: ")
+        )
     notes = []
-    for doubtful, reason in doubts:
+    for doubtful, code, reason in doubts:
         names = sorted({op.packet.removeprefix("aten::") for step in steps for op in _untimed(step) if doubtful(op)})
-        notes += [reason + ", ".join(names)] if names else []
+        notes += [Note(code, reason + ", ".join(names))] if names else []
     return tuple(notes)
 
 

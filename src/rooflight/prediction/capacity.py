@@ -13,6 +13,7 @@ from msgspec import structs
 from rooflight import formatting
 from rooflight.errors import BadInput, NotPutBack, RooflightError
 from rooflight.hardware.device import Device
+from rooflight.ledger import Note
 from rooflight.memory.largest import MOST, LargestSize, largest
 from rooflight.memory.predict import MemoryPredictor
 from rooflight.memory.settings import AllocatorSettings, parse
@@ -265,16 +266,16 @@ def settings_given(text: str | None) -> AllocatorSettings:
     return parse(text) if text else AllocatorSettings()
 
 
-def memory_notes(rows: Sequence[Prediction]) -> tuple[str, ...]:
+def memory_notes(rows: Sequence[Prediction]) -> tuple[Note, ...]:
     """What was assumed of memory, and for which devices."""
-    devices: dict[str, dict[str, None]] = {}
+    devices: dict[Note, dict[str, None]] = {}
     for row in rows:
         for note in row.memory.notes if row.memory is not None else ():
             devices.setdefault(note, {})[row.device] = None
-    return tuple(f"{', '.join(names)}: {note}" for note, names in devices.items())
+    return tuple(note.of(", ".join(names)) for note, names in devices.items())
 
 
-def too_large(rows: Sequence[Prediction]) -> tuple[str, ...]:
+def too_large(rows: Sequence[Prediction]) -> tuple[Note, ...]:
     """Of everything that would not run: what it needs, and what there is."""
     notes = []
     for row in rows:
@@ -284,22 +285,29 @@ def too_large(rows: Sequence[Prediction]) -> tuple[str, ...]:
         where, has = f"{row.device}{_at(row)}", formatting.bytes_(memory.usable_bytes)
         needs, least = formatting.bytes_(memory.device_bytes), memory.peak_allocated_bytes + (memory.outside_bytes or 0)
         if least > memory.usable_bytes:
-            notes.append(f"{DOES_NOT_FIT}{where} would need {needs} of its {has}: this would not run")
+            notes.append(
+                Note(DOES_NOT_FIT, f"does not fit: {where} would need {needs} of its {has}: this would not run")
+            )
         else:
             notes.append(
-                f"{DOES_NOT_FIT}{where} has {formatting.bytes_(least)} in use at its peak, but in pieces that do "
-                f"not fit into the gaps of {has}: this would not run, even if all that is cached were given "
-                f"back (it would take {needs} where there is no end)"
+                Note(
+                    DOES_NOT_FIT,
+                    f"does not fit: {where} has {formatting.bytes_(least)} in use at its peak, but in pieces that do "
+                    f"not fit into the gaps of {has}: this would not run, even if all that is cached were given "
+                    f"back (it would take {needs} where there is no end)",
+                )
             )
     return tuple(notes)
 
 
-def barely(rows: Sequence[Prediction]) -> tuple[str, ...]:
+def barely(rows: Sequence[Prediction]) -> tuple[Note, ...]:
     """Of several, those that run only because cached blocks are given back; one alone says so beside its numbers."""
     named = [f"{row.device}{_at(row)}" for row in rows if row.memory is not None and row.memory.retries]
     if len(rows) < 2 or not named:
         return ()
-    return (f"{', '.join(named)}: fits barely, cached blocks are given back, which waits for the GPU",)
+    return (
+        Note("fits-barely", f"{', '.join(named)}: fits barely, cached blocks are given back, which waits for the GPU"),
+    )
 
 
 def _at(row: Prediction) -> str:

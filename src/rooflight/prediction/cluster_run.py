@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rooflight import formatting, metrics
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
-from rooflight.ledger import Op
+from rooflight.ledger import Note, Op
 from rooflight.memory.largest import SizeFit
 from rooflight.memory.predict import MemoryPredictor
 from rooflight.memory.result import Memory
@@ -138,7 +138,7 @@ def _most(device: Device) -> int:
     return _GPUS_PER_NODE if device.gpus_per_node is None else round(device.gpus_per_node.value)
 
 
-def _nodes_note(asked: Layout, device: Device) -> tuple[str, ...]:
+def _nodes_note(asked: Layout, device: Device) -> tuple[Note, ...]:
     """Where the nodes are other than those that were asked for: with one note a device."""
     layout, figure = _in_nodes(asked, device), device.gpus_per_node
     full = layout.gpus == layout.nodes * layout.gpus_per_node
@@ -153,7 +153,12 @@ def _nodes_note(asked: Layout, device: Device) -> tuple[str, ...]:
             f". Asked for were {asked.gpus_per_node:,} in each of {asked.nodes:,} nodes; --gpus is of one node, so "
             f"for {asked.gpus_per_node:,} in all leave --nodes out"
         )
-    return (f"{device.name}: {layout.gpus:,} GPUs are {layout.nodes:,} nodes{each}, joined by a network: {why}",)
+    return (
+        Note(
+            "more-nodes",
+            f"{device.name}: {layout.gpus:,} GPUs are {layout.nodes:,} nodes{each}, joined by a network: {why}",
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -309,7 +314,7 @@ def _at(step: Step, size: int) -> Step:
 
 
 def _many(
-    run: ParallelStep, on_one_s: float, curves: Sequence[ScalingCurve], nodes_note: tuple[str, ...]
+    run: ParallelStep, on_one_s: float, curves: Sequence[ScalingCurve], nodes_note: tuple[Note, ...]
 ) -> ClusterPrediction:
     """`on_one_s`: the same replica's step on one GPU alone."""
     layout = run.layout
@@ -371,7 +376,7 @@ def _of_rank(alone: Prediction, run: ParallelStep, many: ClusterPrediction) -> P
     )
 
 
-def _host_note(run: ParallelStep) -> tuple[str, ...]:
+def _host_note(run: ParallelStep) -> tuple[Note, ...]:
     """Where small pieces keep a GPU waiting for its host, no link is to blame."""
     if run.host_wait_s <= _HOST_SHARE * run.compute_s:
         return ()
@@ -380,16 +385,24 @@ def _host_note(run: ParallelStep) -> tuple[str, ...]:
         pieces, larger = f" of its {run.micro_batches} micro-batches", "larger micro-batches"
     waits, computes = formatting.seconds(run.host_wait_s), formatting.seconds(run.compute_s)
     return (
-        f"of the {computes}{pieces} that each GPU computes for, it waits {waits} for its host to launch kernels: "
-        f"{larger} or --graphs would help",
+        Note(
+            "host-waits",
+            f"of the {computes}{pieces} that each GPU computes for, it waits {waits} for its host to launch kernels: "
+            f"{larger} or --graphs would help",
+        ),
     )
 
 
-def _sharding_note(run: ParallelStep, efficiency: float) -> tuple[str, ...]:
+def _sharding_note(run: ParallelStep, efficiency: float) -> tuple[Note, ...]:
     """Work that is shared looks like a gain: one GPU alone, which efficiency is against, has all of it to do."""
     if efficiency <= _ABOVE_ONE or run.layout.mode == "ddp" or not run.kernel_s["optimizer"]:
         return ()
-    return ("efficiency above 100%: every rank updates its own part of the weights only, one GPU alone all of them",)
+    return (
+        Note(
+            "shared-updates",
+            "efficiency above 100%: every rank updates its own part of the weights only, one GPU alone all of them",
+        ),
+    )
 
 
 def _interval(alone: Prediction, run: ParallelStep) -> Interval:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from rooflight.hardware.device import Device
+from rooflight.ledger import Note
 from rooflight.prediction.resolve_devices import DOES_NOT_FIT
 from rooflight.prediction.result import Predictions
 from rooflight.prediction.traces import StepRequest
@@ -21,7 +22,7 @@ class GenerationTrace:
 
     asked: StepRequest
     steps: Sequence[Step]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     def differs_on(self, capability: int) -> list[str]:
         """What of it an older generation runs otherwise; nothing: the trace serves it too."""
@@ -53,12 +54,12 @@ def by_generation(
         names = ", ".join(device.name for device in some)
         if list(trace.steps) == list(first.steps):  # of a ledger, which is not always traced again
             shared, others = traces[0]
-            notes = (*shared.notes, *(f"{names}: {note}" for note in trace.notes))
+            notes = (*shared.notes, *(note.of(names) for note in trace.notes))
             together = [device for device in devices if device in (*others, *some)]
             traces[0] = replace(shared, notes=notes), together
             continue
         why = ", ".join(first.differs_on(_capability(some[0])))
-        note = f"{names}: traced apart from {newest.name}: {why}"
+        note = Note("traced-apart", f"{names}: traced apart from {newest.name}: {why}")
         traces.append((replace(trace, notes=(*trace.notes, note)), some))
     return traces
 
@@ -83,7 +84,7 @@ def joined(parts: Sequence[Predictions], devices: Sequence[Device]) -> Predictio
         devices=tuple(devices),
         predictions=tuple(sorted((row for part in parts for row in part), key=lambda row: places[row.device])),
         limits=tuple(sorted((row for part in parts for row in part.limits), key=lambda row: places[row.device])),
-        notes=tuple(sorted(everything, key=lambda note: not note.startswith(DOES_NOT_FIT))),
+        notes=tuple(sorted(everything, key=lambda note: note.code != DOES_NOT_FIT)),
         calibrations={name: words for part in parts for name, words in part.calibrations.items()},
         precisions=tuple(sorted({name for part in parts for name in part.precisions})),
         traces=len(parts),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import Ledger, Op
+from rooflight.ledger import Ledger, Note, Op
 from rooflight.ops.op_tasks import is_guess
 from rooflight.ops.registry import TASKS
 from rooflight.prediction.least_times import Limits, floor_seconds, limits_of
@@ -94,23 +94,27 @@ def _timed_ops(ledger: Ledger) -> dict[int, float]:
     return found
 
 
-def carried_note(step: Step, rows: Iterable[Prediction]) -> tuple[str, ...]:
+def carried_note(step: Step, rows: Iterable[Prediction]) -> tuple[Note, ...]:
     """Which ops, from where, and what part of each device's time they are."""
     places = list(own_times(step))
     origin = recognise_name(step.ledger.header.device or "") if places else None
     if origin is None:
         return ()
     shares = [f"{_share(row.op_times_s, places):.0%} on {row.device}" for row in rows]
-    carried = (
+    carried = Note(
+        "carried-times",
         f"taken from what {step.ledger.header.device} needed for them, by the roofs of both devices or else their "
-        f"bandwidths: {_names(step, places)}; of the device's time {', '.join(shares)}"
+        f"bandwidths: {_names(step, places)}; of the device's time {', '.join(shares)}",
     )
     own = carried_times(step, origin)
     if own is None or not own.beyond.any():
         return (carried,)
     return carried, (
-        f"{step.ledger.header.device} was faster than it can move what the formulas of these count, so they count too "
-        f"much, and its roof is taken from the measurement: {_names(step, own.places[own.beyond].tolist())}"
+        Note(
+            "faster-than-formula",
+            f"{step.ledger.header.device} was faster than it can move what the formulas of these count, so they count "
+            f"too much, and its roof is taken from the measurement: {_names(step, own.places[own.beyond].tolist())}",
+        )
     )
 
 

@@ -16,6 +16,7 @@ from rooflight.hardware.device import Device, Figure, figures
 from rooflight.hardware.devices import find, names, recognise_name, several
 from rooflight.hardware.roofs import Ceilings
 from rooflight.hardware.workspaces import WorkspacePoints
+from rooflight.ledger import Note
 from rooflight.machine import installed_gpus
 from rooflight.machine.recognise import CpuOutline, Recognised, this_device
 from rooflight.prediction.calibrated.model import CalibratedModel
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 _WAITED = 10.0
 """Percent of the time that threads wait for a core, beyond which times mean little."""
-DOES_NOT_FIT = "does not fit: "
-"""How a note begins that says more than all the others: it stands at the top of a page."""
+DOES_NOT_FIT = "does-not-fit"
+"""The code of the note that says more than all the others: it stands at the top of a page."""
 HERE = ("here", "cpu")
 """The device of this machine, and its processor where it has a GPU too."""
 
@@ -157,19 +158,21 @@ def has_spec_only(device: Device, given: Calibration | None) -> bool:
     return changed or calibration_for(device.name) is None
 
 
-def spec_only_note(device: Device) -> str:
+def spec_only_note(device: Device) -> Note:
     if device.kind == "gpu":
-        return (
+        return Note(
+            "spec-tier-only",
             f"{device.name}: {device.vendor}'s GPUs run other kernels than CUDA's, so no measured times can be "
-            "transferred: this is the spec tier, from its data sheet"
+            "transferred: this is the spec tier, from its data sheet",
         )
-    return (
+    return Note(
+        "spec-tier-only",
         f"{device.name} is not calibrated, and no GPU's times can be transferred to a CPU: this is the spec tier, "
-        "from its data sheet; for better times run there: rooflight calibrate --on cpu"
+        "from its data sheet; for better times run there: rooflight calibrate --on cpu",
     )
 
 
-def predictor_of(device: Device, tier: str | None, given: Calibration | None) -> tuple[Predictor, tuple[str, ...]]:
+def predictor_of(device: Device, tier: str | None, given: Calibration | None) -> tuple[Predictor, tuple[Note, ...]]:
     """How this device's times are found, and what must be said of it."""
     if given is not None:
         return _with_given(device, tier, given)
@@ -177,7 +180,10 @@ def predictor_of(device: Device, tier: str | None, given: Calibration | None) ->
     if in_database and device != find(device.name):
         # A file that describes something else under a known name: the known one's calibration is not its own.
         return predictor(device, "transferred" if tier is None else tier), (
-            f"{device.name}: the file differs from the device of that name that comes with rooflight",
+            Note(
+                "differs-from-database",
+                f"{device.name}: the file differs from the device of that name that comes with rooflight",
+            ),
         )
     stored = calibration_for(device.name) if tier in (None, "calibrated") else None
     if stored is not None and stored[0].partial:
@@ -187,7 +193,7 @@ def predictor_of(device: Device, tier: str | None, given: Calibration | None) ->
     return Predictor(device, "calibrated", CalibratedModel(stored[0], speed_of(device)), stored[1]), ()
 
 
-def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[Predictor, tuple[str, ...]]:
+def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[Predictor, tuple[Note, ...]]:
     made_on_gpu = given.cuda is not None
     if device.kind == "gpu" and not device.is_cuda:
         raise BadInput(
@@ -218,7 +224,16 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
         return corrected(device, given, f"given, made on {given.device}"), _doubts(device, given)
     if origin is None or origin.name == device.name:
         same = origin is not None or given.device in (*device.recognised_as, device.title.partition(",")[0])
-        notes = () if same else (f"the calibration was made on {given.device!r}, which is taken to be {device.name}",)
+        notes = (
+            ()
+            if same
+            else (
+                Note(
+                    "assumed-device",
+                    f"the calibration was made on {given.device!r}, which is taken to be {device.name}",
+                ),
+            )
+        )
         model = CalibratedModel(given, speed_of(device))
         return Predictor(device, "calibrated", model, f"given, made on {given.device}"), notes
     if tier == "calibrated":
@@ -227,14 +242,21 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
             f"--calibration was made on {given.device}, not on {device.name}: leave --tier out to transfer it",
         )
     model = CalibratedModel(given, speed_of(origin))
-    note = f"the calibration was made on {given.device}: its times are transferred to {device.name}"
+    note = Note(
+        "transferred-calibration",
+        f"the calibration was made on {given.device}: its times are transferred to {device.name}",
+    )
     words = f"transferred from {origin.name} (given), its host too"
     return Predictor(device, "transferred", model, words, host_speed=GIVEN_HOST), (note,)
 
 
-def _doubts(device: Device, partial: Calibration) -> tuple[str, ...]:
+def _doubts(device: Device, partial: Calibration) -> tuple[Note, ...]:
     """What is hard to believe of the times that it was made from."""
-    return tuple(f"calibration of {device.name}: {note}" for note in partial.notes if note != FROM_FILES)
+    return tuple(
+        Note("calibration-doubt", f"calibration of {device.name}: {note}")
+        for note in partial.notes
+        if note != FROM_FILES
+    )
 
 
 def own_workspaces(predictors: Iterable[Predictor]) -> dict[str, tuple[WorkspacePoints, ...]]:
@@ -258,16 +280,19 @@ def waited_much(text: str) -> bool:
     return share.replace(".", "", 1).isdigit() and float(share) >= _WAITED
 
 
-def assumed_notes(devices: Iterable[Device]) -> tuple[str, ...]:
+def assumed_notes(devices: Iterable[Device]) -> tuple[Note, ...]:
     """What a device's description leaves open, and what is taken instead."""
     return tuple(
-        f"{device.name}: nothing tells its cache (l2_bytes), so one of {DEFAULT_CACHE_BYTES / 1e6:g} MB is assumed"
+        Note(
+            "assumed-cache",
+            f"{device.name}: nothing tells its cache (l2_bytes), so one of {DEFAULT_CACHE_BYTES / 1e6:g} MB is assumed",
+        )
         for device in devices
         if device.l2_bytes is None
     )
 
 
-def guess_notes(devices: Iterable[Device]) -> tuple[str, ...]:
+def guess_notes(devices: Iterable[Device]) -> tuple[Note, ...]:
     """Of devices that a few numbers describe: what nobody gave, and what was taken for it."""
     notes = []
     for device in filter(is_described, devices):
@@ -278,7 +303,7 @@ def guess_notes(devices: Iterable[Device]) -> tuple[str, ...]:
         ]
         guesses += ["the kernels of capability 90"] if device.capability is None else []
         if guesses:
-            notes.append(f"{device.name}: not given, so assumed: {', '.join(guesses)}")
+            notes.append(Note("assumed-figures", f"{device.name}: not given, so assumed: {', '.join(guesses)}"))
     return tuple(notes)
 
 
@@ -290,20 +315,23 @@ def _short(value: float) -> str:
     return f"{value:g}"
 
 
-def vendor_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
+def vendor_notes(predictors: Iterable[Predictor]) -> tuple[Note, ...]:
     """Tiles, waves and bandwidth say nothing of kernels that another vendor wrote."""
     notes = []
     for source in predictors:
         origin, vendor = recognise_name(source.calibration.device), source.device.vendor
         if source.tier == "transferred" and origin is not None and origin.vendor.casefold() != vendor.casefold():
             notes.append(
-                f"{source.device.name}: transferred from {origin.title}, while {vendor}'s libraries have other "
-                "kernels: its times are a guess"
+                Note(
+                    "other-vendor",
+                    f"{source.device.name}: transferred from {origin.title}, while {vendor}'s libraries have other "
+                    "kernels: its times are a guess",
+                )
             )
     return tuple(notes)
 
 
-def versions_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
+def versions_notes(predictors: Iterable[Predictor]) -> tuple[Note, ...]:
     """What must be said of calibrations that were made with another torch, or another driver than this machine's."""
     from importlib.metadata import version
 
@@ -318,9 +346,16 @@ def versions_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
             differ.append(f"driver {calibration.driver}, here is {running}")
         waited = calibration.conditions.get("waited_for_a_core", "")
         if device.kind == "cpu" and waited_much(waited):
-            notes.append(f"its threads waited {waited} for a core while it was calibrated: times are too long")
+            notes.append(
+                Note(
+                    "calibration-unreliable",
+                    f"its threads waited {waited} for a core while it was calibrated: times are too long",
+                )
+            )
         if differ:
-            notes.append(f"calibrated with {'; '.join(differ)}: other versions may choose other kernels")
+            notes.append(
+                Note("other-versions", f"calibrated with {'; '.join(differ)}: other versions may choose other kernels")
+            )
     return tuple(notes)
 
 

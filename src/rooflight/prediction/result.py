@@ -10,7 +10,7 @@ import msgspec
 from rooflight import views
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
-from rooflight.ledger import Header
+from rooflight.ledger import Header, Note
 from rooflight.memory.result import Memory
 from rooflight.metrics import Bound, Fit
 from rooflight.prediction.checked_steps import Checked
@@ -199,7 +199,7 @@ class ClusterPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """The global batch is kept and divided."""
     assumptions: tuple[str, ...] = ()
     """What was taken for granted."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """What a reader should know of it."""
 
     @property
@@ -438,7 +438,7 @@ class Predictions(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Of the step; without a batch where there are several."""
     predictions: tuple[Prediction, ...]
     """In the order of devices, then batches."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """What a reader should know of all of them."""
     devices: tuple[Device, ...] = ()
     """As the database or their files describe them."""

@@ -14,7 +14,7 @@ from rooflight.estimation.gpu_optimizer import takes_all_at_once
 from rooflight.files import load
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import Ledger, Op
+from rooflight.ledger import Ledger, Note, Op
 from rooflight.prediction.rebuilt import as_run_by, on_other_kind, step_of, traces_of
 from rooflight.prediction.result import Predictions
 from rooflight.prediction.tiers import check_precision
@@ -107,12 +107,12 @@ class LedgerTraces(Traces):
 
     def steps(
         self, batches: Sequence[int], options: TraceOptions, *, scaled: bool = False
-    ) -> tuple[list[Step], tuple[str, ...]]:
+    ) -> tuple[list[Step], tuple[Note, ...]]:
         ledger, note = as_run_by(self._ledger, options.target, self._again)
         if ledger is not self._ledger:
             return [step_of(ledger, self._again)], ()
         note = note or _kernels_from_elsewhere(ledger, options.target)
-        return [self._step(options.target == "cpu")], (note,) if note else ()
+        return [self._step(options.target == "cpu")], (Note("kernels-of-another-target", note),) if note else ()
 
     def _step(self, on_cpu: bool) -> Step:
         """The same one for all GPUs; what is said of times depends on whether it is for a CPU."""

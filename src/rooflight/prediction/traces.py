@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rooflight.errors import BadInput, TraceFailed
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, Note
 from rooflight.prediction.kept_traces import KeptTrace, switches_of_torch
 from rooflight.spec import is_program, program_name
 from rooflight.step.costed_step import PreparedTrace, Step, TracedIn
@@ -69,7 +69,7 @@ class Traces:
 
     def steps(
         self, batches: Sequence[int], options: TraceOptions, *, scaled: bool = False
-    ) -> tuple[list[Step], tuple[str, ...]]:
+    ) -> tuple[list[Step], tuple[Note, ...]]:
         """The step at every batch, and what must be said about how they were found. `scaled`: more batches will be
         asked for, so one trace for all is worth it."""
         if not isinstance(self.model, str):
@@ -77,10 +77,10 @@ class Traces:
         if scaled or len(set(batches)) > _FEW:
             prepared = self.for_all_batches(options, prime_for(batches))
             if isinstance(prepared, DoesNotScale):
-                note = f"every batch was traced for itself: {prepared}"
+                note = Note("traced-every-batch", f"every batch was traced for itself: {prepared}")
                 return [self._at(options, batch) for batch in batches], (note,)
-            note = "batch 1 is taken as any other: some models skip a sum over the batch there" if 1 in batches else ""
-            return [prepared.at(batch) for batch in batches], (note,) if note else ()
+            note = Note("batch-of-one", "batch 1 is taken as any other: some models skip a sum over the batch there")
+            return [prepared.at(batch) for batch in batches], (note,) if 1 in batches else ()
         return [self._at(options, batch) for batch in batches], ()
 
     def _at(self, options: TraceOptions, batch: int) -> Step:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rooflight.errors import BadFile, BadInput
 from rooflight.files import read_bytes
 from rooflight.hardware.devices import find, names, recognise_name
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, Note
 from rooflight.profiles import (
     kineto_log,
     ncu_console,
@@ -66,7 +66,11 @@ def _on(log: ProfilerLog, device: str | None) -> ProfilerLog:
         raise BadInput("device-mismatch", f"the log is of a {log.device}, not of a {asked.title}: leave --device out")
     capability = None if asked.capability is None else f"{asked.capability // 10}.{asked.capability % 10}"
     name = log.device or (asked.recognised_as[0] if asked.recognised_as else asked.name)
-    note = () if log.device else (f"the log names no device: that it is a {asked.title} was said with --device",)
+    note = (
+        ()
+        if log.device
+        else (Note("device-given", f"the log names no device: that it is a {asked.title} was said with --device"),)
+    )
     return replace(log, device=name, capability=log.capability or capability, notes=(*log.notes, *note))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rooflight._version import __version__
 from rooflight.errors import BadFile
 from rooflight.estimation.costs import fill_costs
-from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
+from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes, Note
 from rooflight.profiles.kineto import MODULE, MOST_NESTED, HostRange, KinetoTrace, Thread, path_of
 from rooflight.profiles.log import LoggedLaunch, ProfilerLog
 from rooflight.profiles.operator_calls import NO_SHAPES, CallNotKnown, OperatorCalls, phase_of, undisturbed
@@ -134,17 +134,26 @@ def _traced(
     return fill_costs(ledger), owners, reasons
 
 
-def _notes(traced: Ledger, reasons: dict[str, int]) -> Iterator[str]:
+def _notes(traced: Ledger, reasons: dict[str, int]) -> Iterator[Note]:
     yield (
-        "an op's time is that of its call with all that it calls; compositions of ops and functions of autograd have "
-        "only their own: no time counts twice"
+        Note(
+            "times-of-calls",
+            "an op's time is that of its call with all that it calls; compositions of ops and functions of autograd "
+            "have only their own: no time counts twice",
+        )
     )
     if not traced.ops and NO_SHAPES in reasons:
         yield (
-            "the trace has no shapes, so that nothing can be estimated beside the times: profile with "
-            "record_shapes=True"
+            Note(
+                "no-shapes",
+                "the trace has no shapes, so that nothing can be estimated beside the times: profile with "
+                "record_shapes=True",
+            )
         )
         return
-    yield "FLOPs and bytes are estimated from the shapes that the trace notes; what was executed was not counted"
+    yield Note(
+        "estimated-work",
+        "FLOPs and bytes are estimated from the shapes that the trace notes; what was executed was not counted",
+    )
     for reason, count in reasons.items():
-        yield f"{count:,} rows have no estimate: {reason}"
+        yield Note("rows-without-estimate", f"{count:,} rows have no estimate: {reason}")

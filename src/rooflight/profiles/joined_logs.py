@@ -15,6 +15,7 @@ from statistics import median
 
 from rooflight.errors import BadFile, BadInput
 from rooflight.formatting import percent, seconds
+from rooflight.ledger import Note
 from rooflight.ops.kernel_names import short_name
 from rooflight.profiles.kernel_signature import SIGNATURES, base, brief, is_bare
 from rooflight.profiles.log import LoggedLaunch, ProfilerLog
@@ -70,7 +71,9 @@ def _with_counters(log: ProfilerLog, other: ProfilerLog) -> ProfilerLog:
         )
         for mine, theirs in zip(log.launches, other.launches, strict=True)
     )
-    note = f"counters of {other.file} stand beside those of {log.file}, kernel by kernel, in order"
+    note = Note(
+        "joined-counters", f"counters of {other.file} stand beside those of {log.file}, kernel by kernel, in order"
+    )
     return replace(
         log,
         launches=launches,
@@ -115,7 +118,7 @@ def _with_times(log: ProfilerLog, timed: ProfilerLog) -> ProfilerLog:
         for launch, time, start in zip(log.launches, matching.times_s, starts, strict=True)
     )
     notes = (
-        f"times are of {timed.file} ({timed.about}), {matching.how}",
+        Note("joined-times", f"times are of {timed.file} ({timed.about}), {matching.how}"),
         *_own_times(log, timed, matching),
         *_left_out(timed),
     )
@@ -131,9 +134,9 @@ def _with_times(log: ProfilerLog, timed: ProfilerLog) -> ProfilerLog:
     )
 
 
-def _by_file(log: ProfilerLog) -> list[str]:
+def _by_file(log: ProfilerLog) -> list[Note]:
     """Its notes, where there is more than one log."""
-    return [f"{log.file}{note.removeprefix('the log')}" if note.startswith("the log ") else note for note in log.notes]
+    return [note.of(log.file) for note in log.notes]
 
 
 def _same_device(log: ProfilerLog, other: ProfilerLog) -> None:
@@ -234,7 +237,7 @@ def _strangers(log: ProfilerLog, timed: ProfilerLog, times: Sequence[LoggedLaunc
 # --- what to know of it ---
 
 
-def _own_times(log: ProfilerLog, timed: ProfilerLog, matching: _Matching) -> list[str]:
+def _own_times(log: ProfilerLog, timed: ProfilerLog, matching: _Matching) -> list[Note]:
     pairs = [
         (launch.time_s, time)
         for launch, time in zip(log.launches, matching.times_s, strict=True)
@@ -244,38 +247,53 @@ def _own_times(log: ProfilerLog, timed: ProfilerLog, matching: _Matching) -> lis
         return []
     own, theirs = (math.fsum(column) for column in zip(*pairs, strict=True))
     return [
-        f"the times that {log.tool} itself took add up to {seconds(own)} where {timed.file} has {seconds(theirs)}: "
-        "they are those of kernels run alone, and are not used"
+        Note(
+            "own-times-unused",
+            f"the times that {log.tool} itself took add up to {seconds(own)} where {timed.file} has {seconds(theirs)}: "
+            "they are those of kernels run alone, and are not used",
+        )
     ]
 
 
 def _without_partner(
     log: ProfilerLog, timed: ProfilerLog, times: Sequence[LoggedLaunch], matching: _Matching
-) -> list[str]:
+) -> list[Note]:
     notes = []
     alone = [launch for launch, time in zip(log.launches, matching.times_s, strict=True) if time is None]
     if alone:
         notes.append(
-            f"{len(alone):,} of {len(log.launches):,} kernels of {log.file} "
-            f"({percent(len(alone) / len(log.launches))}) are not in {timed.file} and have no time: {_names(alone)}"
+            Note(
+                "kernels-without-time",
+                f"{len(alone):,} of {len(log.launches):,} kernels of {log.file} "
+                f"({percent(len(alone) / len(log.launches))}) are not in {timed.file} and have no time: "
+                f"{_names(alone)}",
+            )
         )
     left = [launch for place, launch in enumerate(times) if place not in matching.used]
     if left:
         whole = math.fsum(launch.time_s or 0.0 for launch in times)
         share = math.fsum(launch.time_s or 0.0 for launch in left) / whole if whole else 0.0
         notes.append(
-            f"{_launched(left):,} of {_launched(times):,} kernels of {timed.file} ({percent(share)} of its kernel "
-            f"time) were not counted in {log.file} and are left out: {_names(left)}"
+            Note(
+                "kernels-not-counted",
+                f"{_launched(left):,} of {_launched(times):,} kernels of {timed.file} ({percent(share)} of its kernel "
+                f"time) were not counted in {log.file} and are left out: {_names(left)}",
+            )
         )
     return notes
 
 
-def _left_out(timed: ProfilerLog) -> list[str]:
+def _left_out(timed: ProfilerLog) -> list[Note]:
     copies = [launch for launch in timed.launches if launch.kind != "kernel"]
     if not copies:
         return []
     took = seconds(math.fsum(launch.time_s or 0.0 for launch in copies))
-    return [f"{_launched(copies):,} copies and fills of {timed.file} ({took}) are left out: counters are of kernels"]
+    return [
+        Note(
+            "copies-left-out",
+            f"{_launched(copies):,} copies and fills of {timed.file} ({took}) are left out: counters are of kernels",
+        )
+    ]
 
 
 def _launched(launches: Sequence[LoggedLaunch]) -> int:

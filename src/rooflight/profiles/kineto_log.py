@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rooflight.ledger import Value
+from rooflight.ledger import Note, Value
 from rooflight.profiles.host_calls import host_calls
 from rooflight.profiles.kineto import (
     MODULE,
@@ -69,7 +69,11 @@ def of_trace(trace: KinetoTrace, *, name: str) -> ProfilerLog:
     notes = []
     if unknown := sum(launch.kind == "kernel" and not launch.label for launch in launches):
         notes.append(
-            f"{unknown:,} kernels belong to no op: a CUDA graph launched them, or the trace lacks the call that did"
+            Note(
+                "kernels-without-op",
+                f"{unknown:,} kernels belong to no op: a CUDA graph launched them, or the trace lacks the call "
+                "that did",
+            )
         )
     device, capability, more = _device(trace)
     totals, steps = _wall(trace.steps)
@@ -133,20 +137,22 @@ def _launch(work: DeviceWork, first: float, label: str, call: RuntimeCall | None
     )
 
 
-def _device(trace: KinetoTrace) -> tuple[str | None, str | None, list[str]]:
+def _device(trace: KinetoTrace) -> tuple[str | None, str | None, list[Note]]:
     used = sorted({work.args.device for work in trace.work if isinstance(work.args.device, int)})
     devices = {device.id: device for device in trace.devices}
     device = devices.get(used[0] if used else 0)
     if device is None and len({known.name for known in trace.devices}) == 1:
         device = trace.devices[0]  # numbered otherwise than the kernels are, as by ROCm
-    notes = [f"the trace covers {len(used)} GPUs, all of them in the totals"] if len(used) > 1 else []
+    notes = (
+        [Note("several-gpus", f"the trace covers {len(used)} GPUs, all of them in the totals")] if len(used) > 1 else []
+    )
     if device is None:
         return None, None, notes
     capable = device.major is not None and device.minor is not None and not device.is_amd
     return device.name, f"{device.major}.{device.minor}" if capable else None, notes
 
 
-def _wall(steps: list[ProfilerStep], *, on_gpu: bool = True) -> tuple[dict[str, Value], list[str]]:
+def _wall(steps: list[ProfilerStep], *, on_gpu: bool = True) -> tuple[dict[str, Value], list[Note]]:
     """The host's time for the profiler's steps."""
     times_us: dict[int, float] = {}
     for step in steps:
@@ -155,7 +161,7 @@ def _wall(steps: list[ProfilerStep], *, on_gpu: bool = True) -> tuple[dict[str, 
         return {}, []
     names = ", ".join(f"ProfilerStep#{number}" for number in sorted(times_us)[:4])
     names += ", ..." if len(times_us) > 4 else ""
-    notes = [f"the trace holds {len(times_us)} steps ({names}): the totals cover all of them"]
+    notes = [Note("several-steps", f"the trace holds {len(times_us)} steps ({names}): the totals cover all of them")]
     waits = ", which does not wait for the GPU" if on_gpu else ""
     origin = f"torch profiler: duration of {names} on the host{waits}"
     return {"wall_time_s": Value(sum(times_us.values()) * 1e-6, origin)}, notes if len(times_us) > 1 else []

@@ -11,7 +11,7 @@ from decimal import Decimal
 from functools import cached_property
 
 from rooflight.errors import BadFile
-from rooflight.ledger import HostCall, KernelKind, Op, Storage, Value
+from rooflight.ledger import HostCall, KernelKind, Note, Op, Storage, Value
 
 Dim3 = tuple[int, int, int]
 COPIED = "copied_bytes"
@@ -132,9 +132,9 @@ class ProfilerLog:
     """What the log tells of the whole and no launch can."""
     host_calls: tuple[HostCall, ...] = ()
     """What kept the host from launching, on the clock of the launches."""
-    unmatched: tuple[str, ...] = ()
+    unmatched: tuple[Note, ...] = ()
     """Notes on kernels that only one of two joined logs has: said first, for the logs may be of two programs."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     file: str = ""
     """Name of the file, for what is said of several."""
     is_summary: bool = False
@@ -184,11 +184,13 @@ def check_launches(source: LogText, counts: list[int]) -> None:
         )
 
 
-def several_gpus(devices: Collection[str]) -> list[str]:
+def several_gpus(devices: Collection[str]) -> list[Note]:
     """What to note where a log is of more than one."""
     if len(devices) < 2:
         return []
-    return [f"the log covers {len(devices)} GPUs, all of them in the totals: {', '.join(devices)}"]
+    return [
+        Note("several-gpus", f"the log covers {len(devices)} GPUs, all of them in the totals: {', '.join(devices)}")
+    ]
 
 
 def shown(text: str) -> str:

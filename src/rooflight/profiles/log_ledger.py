@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rooflight._version import __version__
 from rooflight.formatting import count, seconds, whole_bytes
-from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger, Measurement, Value
+from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger, Measurement, Note, Value
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, QUANTITIES, TENSOR_FLOPS
 from rooflight.ops.kernel_names import tile
 from rooflight.profiles.log import COPIED, LoggedLaunch, ProfilerLog
@@ -54,7 +54,7 @@ def ledger_of(log: ProfilerLog, path: Path) -> Ledger:
     )
 
 
-def _points(log: ProfilerLog, kernels: Sequence[Kernel]) -> list[str]:
+def _points(log: ProfilerLog, kernels: Sequence[Kernel]) -> list[Note]:
     """Where the times are of another log that lacks some kernels: what is known of those that have one."""
     timed = [kernel for kernel in kernels if kernel.time_s is not None]
     if not log.times_of or len(timed) == len(kernels):
@@ -69,7 +69,12 @@ def _points(log: ProfilerLog, kernels: Sequence[Kernel]) -> list[str]:
     said = [f"{count(sum(flops))} FLOPs"] if flops else []
     said += [f"{whole_bytes(sum(moved))} of DRAM traffic"] if moved else []
     said += [seconds(took)] + ([f"{count(sum(flops) / took)}FLOP/s"] if flops and took else [])
-    return [f"the {len(timed):,} kernel{'s' if len(timed) != 1 else ''} with a time: {', '.join(said)}"]
+    return [
+        Note(
+            "kernels-with-a-time",
+            f"the {len(timed):,} kernel{'s' if len(timed) != 1 else ''} with a time: {', '.join(said)}",
+        )
+    ]
 
 
 def _stem(path: Path) -> str:
@@ -92,7 +97,7 @@ def _kernel(source: str, launch: LoggedLaunch) -> Kernel:
     return Kernel(**fields, tile=shape, quantities=quantities(source, launch.metrics))
 
 
-def _totals(kernels: Sequence[Kernel]) -> tuple[dict[str, Value], list[str]]:
+def _totals(kernels: Sequence[Kernel]) -> tuple[dict[str, Value], list[Note]]:
     """Sums over the kernels that have a value, and notes on those that have none."""
     sums: dict[str, int | float] = {}
     having: dict[str, int] = {}
@@ -110,7 +115,12 @@ def _totals(kernels: Sequence[Kernel]) -> tuple[dict[str, Value], list[str]]:
         missing_from = 0 if name == COPIED else computing - having[name]
         totals[name] = Value(total, f"{origins[name]}, sum over {_how_many(name, having[name], computing)}")
         if missing_from and name in QUANTITIES:
-            notes.append(f"{name} has no value for {missing_from:,} of {computing:,} kernels: its total lacks them")
+            notes.append(
+                Note(
+                    "incomplete-total",
+                    f"{name} has no value for {missing_from:,} of {computing:,} kernels: its total lacks them",
+                )
+            )
     return totals, notes
 
 

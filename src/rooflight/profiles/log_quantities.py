@@ -16,7 +16,7 @@ from rooflight.hardware.counter_tables import (
     tensor_counters,
     to_quantities,
 )
-from rooflight.ledger import Value
+from rooflight.ledger import Note, Value
 from rooflight.profiles.log import MetricReading, ProfilerLog
 
 _BYTES = byte_counters(("dram", "l2", "l1"))
@@ -75,7 +75,7 @@ def quantities(source: str, metrics: Mapping[str, MetricReading]) -> dict[str, V
     return result
 
 
-def missing(log: ProfilerLog) -> list[str]:
+def missing(log: ProfilerLog) -> list[Note]:
     """What a reader of the sums must know was never counted."""
     seen = {name for launch in log.launches for name in _by_known_names(launch.metrics)}
     if log.target == "cpu":
@@ -83,9 +83,14 @@ def missing(log: ProfilerLog) -> list[str]:
     if log.tool == "rocprof":
         return _missing_of_amd(log.counts)
     if log.tool == "nvprof":
-        return ["nvprof does not count the tensor cores: what ran there is missing from every FLOP count"]
+        return [
+            Note(
+                "tensor-cores-not-counted",
+                "nvprof does not count the tensor cores: what ran there is missing from every FLOP count",
+            )
+        ]
     if not log.counts and log.tool != "ncu":
-        return ["the log has times and no counters: FLOPs and bytes are unknown (ncu counts them)"]
+        return [Note("no-counters", "the log has times and no counters: FLOPs and bytes are unknown (ncu counts them)")]
     return [
         *_no_table(log.capability),
         *_missing_tensor(seen, log.capability),
@@ -94,19 +99,28 @@ def missing(log: ProfilerLog) -> list[str]:
     ]
 
 
-def _missing_of_amd(counts: bool) -> list[str]:
+def _missing_of_amd(counts: bool) -> list[Note]:
     if not counts:
-        return ["the log has times and no counters: FLOPs and bytes are unknown (rocprofv3 --pmc counts them)"]
+        return [
+            Note(
+                "no-counters",
+                "the log has times and no counters: FLOPs and bytes are unknown (rocprofv3 --pmc counts them)",
+            )
+        ]
     return [
-        "of AMD's counters FETCH_SIZE, WRITE_SIZE and SQ_INSTS_VALU_MFMA_MOPS_F16, _BF16 and _F64 are read as bytes "
-        "and matrix FLOPs, all others stay under their own names; what the vector units computed is in no FLOP count"
+        Note(
+            "counters-of-amd",
+            "of AMD's counters FETCH_SIZE, WRITE_SIZE and SQ_INSTS_VALU_MFMA_MOPS_F16, _BF16 and _F64 are read as "
+            "bytes and matrix FLOPs, all others stay under their own names; what the vector units computed is in no "
+            "FLOP count",
+        )
     ]
 
 
-def _no_table(capability: str | None) -> list[str]:
+def _no_table(capability: str | None) -> list[Note]:
     if capability is None or capability in CHIPS_BY_CAPABILITY or _has_no_tensor_cores(capability):
         return []
-    return [f"{no_table(capability)}: which tensor counters the log leaves out is not known"]
+    return [Note("unknown-chip", f"{no_table(capability)}: which tensor counters the log leaves out is not known")]
 
 
 def _has_no_tensor_cores(capability: str | None) -> bool:
@@ -114,7 +128,7 @@ def _has_no_tensor_cores(capability: str | None) -> bool:
     return re.fullmatch(r"[1-6]\.\d", capability or "") is not None
 
 
-def _missing_tensor(seen: Collection[str], capability: str | None) -> list[str]:
+def _missing_tensor(seen: Collection[str], capability: str | None) -> list[Note]:
     counted = {name for name in seen if _TENSOR.fullmatch(name)}
     chip = CHIPS_BY_CAPABILITY.get(capability or "")
     families = tensor_counters(chip) if chip is not None else ()
@@ -122,17 +136,25 @@ def _missing_tensor(seen: Collection[str], capability: str | None) -> list[str]:
         return []
     if not counted:
         return [
-            "the tensor cores were not counted: what ran there is missing from every FLOP count; "
-            "profile again with sm__ops_path_tensor_src_* metrics (ncu --query-metrics lists them)"
+            Note(
+                "tensor-cores-not-counted",
+                "the tensor cores were not counted: what ran there is missing from every FLOP count; "
+                "profile again with sm__ops_path_tensor_src_* metrics (ncu --query-metrics lists them)",
+            )
         ]
     left = [counter.metric for counter in families if counter.metric not in counted]
     if not left:
         return []
     names = ", ".join(re.sub(r"sm__ops_path_tensor_src_(\w+)\.sum", r"\1", name) for name in left)
-    return [f"the log counts no tensor-core work on {names}: what ran there is missing from every FLOP count"]
+    return [
+        Note(
+            "tensor-cores-not-counted",
+            f"the log counts no tensor-core work on {names}: what ran there is missing from every FLOP count",
+        )
+    ]
 
 
-def _missing_cuda(seen: Collection[str], capability: str | None) -> list[str]:
+def _missing_cuda(seen: Collection[str], capability: str | None) -> list[Note]:
     notes = []
     chip = CHIPS_BY_CAPABILITY.get(capability or "", "GH100")
     kinds: dict[str, list[str]] = {}
@@ -144,18 +166,27 @@ def _missing_cuda(seen: Collection[str], capability: str | None) -> list[str]:
         if len(left) == len(members):
             never.append(quantity.removeprefix("cuda_flops_"))
         elif left:
-            notes.append(f"{quantity} is incomplete: {', '.join(left)} not in the log")
+            notes.append(Note("incomplete-total", f"{quantity} is incomplete: {', '.join(left)} not in the log"))
     if never:
         counters = "smsp__sass_thread_inst_executed_op_{f,h,d}{add,mul,fma}_pred_on.sum"
-        notes.append(f"the CUDA cores' work in {', '.join(never)} was not counted ({counters})")
+        notes.append(
+            Note("cuda-cores-not-counted", f"the CUDA cores' work in {', '.join(never)} was not counted ({counters})")
+        )
     return notes
 
 
-def _missing_bytes(seen: Collection[str], *, own_times: bool) -> list[str]:
+def _missing_bytes(seen: Collection[str], *, own_times: bool) -> list[Note]:
     if {"dram__bytes_read.sum", "dram__bytes_write.sum"} <= set(seen):
         what = "DRAM bytes and times" if own_times else "DRAM bytes"
-        return [f"kernels were run one by one, again and again: {what} are not those of a running model"]
-    return ["DRAM bytes were not counted both ways (dram__bytes_read.sum, dram__bytes_write.sum)"]
+        return [
+            Note(
+                "kernels-run-alone",
+                f"kernels were run one by one, again and again: {what} are not those of a running model",
+            )
+        ]
+    return [
+        Note("incomplete-bytes", "DRAM bytes were not counted both ways (dram__bytes_read.sum, dram__bytes_write.sum)")
+    ]
 
 
 @cache

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
+from rooflight.ledger import Note
 from rooflight.profiles import dropped_metrics
 from rooflight.profiles.log import LogRow, LogText, ProfilerLog, cells_of, record
 from rooflight.profiles.ncu_log import (
@@ -43,7 +44,12 @@ def read(source: LogText) -> ProfilerLog:
     left_out = dict.fromkeys(name for table in pages if not table.is_long for name in table.dropped)
     notes = dropped_metrics.not_of_a_launch(left_out)
     if skipped := sum(table.skipped(first=table is pages[0]) for table in pages):
-        notes.append(f"the IDs of the kernels skip {skipped:,}: rows were filtered out or lost, and no sum has them")
+        notes.append(
+            Note(
+                "skipped-kernels",
+                f"the IDs of the kernels skip {skipped:,}: rows were filtered out or lost, and no sum has them",
+            )
+        )
     return replace(log, notes=(*log.notes, *notes))
 
 

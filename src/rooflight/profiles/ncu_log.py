@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from rooflight.errors import BadFile
+from rooflight.ledger import Note
 from rooflight.profiles import dropped_metrics
 from rooflight.profiles.log import (
     Dim3,
@@ -79,7 +80,7 @@ def name_of(metric: str) -> str:
 
 def readings(
     source: LogText, launches: Sequence[Sequence[PrintedMetric]]
-) -> tuple[list[dict[str, MetricReading]], list[str]]:
+) -> tuple[list[dict[str, MetricReading]], list[Note]]:
     """The metrics of every launch in base units, and what to know about them."""
     try:
         style = decide(
@@ -115,7 +116,11 @@ def readings(
     notes = []
     if rounded:
         notes.append(
-            f"bytes and counts were printed rounded (in {', '.join(sorted(rounded))}): --print-units base keeps all"
+            Note(
+                "rounded-counts",
+                f"bytes and counts were printed rounded (in {', '.join(sorted(rounded))}): --print-units base "
+                "keeps all",
+            )
         )
     return result, [*notes, *dropped_metrics.without_value(printed_in, empty), *dropped_metrics.words(words)]
 
@@ -227,7 +232,9 @@ def log_of(source: LogText, kernels: Sequence[ProfiledKernel], *, about: str) ->
     is_summary = any(kernel.times > 1 for kernel in kernels)
     if is_summary:
         about += ", summary"
-        notes.append("the log is a summary: every launch of a kernel stands here with the average of all")
+        notes.append(
+            Note("averages", "the log is a summary: every launch of a kernel stands here with the average of all")
+        )
     return ProfilerLog(
         tool="ncu",
         about=about,
@@ -292,18 +299,27 @@ def refuse_empty(source: LogText, what: str) -> BadFile:
     )
 
 
-def notes_of(source: LogText, *, launches: int) -> list[str]:
+def notes_of(source: LogText, *, launches: int) -> list[Note]:
     """What a reader of the numbers must know: errors, and a log that tells of more kernels than it holds."""
     errors = [(line, text) for line, text in messages(source, "ERROR") if text]
-    notes = [f"ncu reported an error on line {line}: {text}" for line, text in errors]
+    notes = [Note("profiler-error", f"ncu reported an error on line {line}: {text}") for line, text in errors]
     notes += dropped_metrics.unknown_to_ncu([text for _, text in errors])
     profiled = sum(text.startswith("Profiling ") for _, text in messages(source, "PROF"))
     if profiled > launches:
-        notes.append(f"ncu says that it profiled {profiled:,} kernels, the log holds {launches:,}: its end may be lost")
+        notes.append(
+            Note(
+                "log-cut-off",
+                f"ncu says that it profiled {profiled:,} kernels, the log holds {launches:,}: its end may be lost",
+            )
+        )
     if any("uncontrolled GPU caches" in text for _, text in messages(source, "WARNING")):
-        notes.append("caches were left as they were between kernels (--cache-control none)")
+        notes.append(Note("warm-caches", "caches were left as they were between kernels (--cache-control none)"))
     elif any(text.startswith("Connected") for _, text in messages(source, "PROF")):
-        notes.append("ncu emptied the caches before every kernel, and left a kernel's last writes in L2")
+        notes.append(
+            Note("cold-caches", "ncu emptied the caches before every kernel, and left a kernel's last writes in L2")
+        )
     if any("unmodified GPU clocks" in text for _, text in messages(source, "WARNING")):
-        notes.append("the GPU's clocks were not fixed while it was profiled (--clock-control none)")
+        notes.append(
+            Note("clocks-not-fixed", "the GPU's clocks were not fixed while it was profiled (--clock-control none)")
+        )
     return notes

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from rooflight.errors import BadFile
+from rooflight.ledger import Note
 from rooflight.profiles import dropped_metrics, ncu_csv
 from rooflight.profiles.log import Dim3, LoggedLaunch, LogText, MetricReading, ProfilerLog, counted, dim3
 from rooflight.profiles.ncu_log import TIME, is_measured, is_rollup, name_of, without_rollups
@@ -114,7 +115,7 @@ def _launch(action: Any) -> LoggedLaunch:
     )
 
 
-def _dropped(actions: Sequence[Any], launches: Sequence[LoggedLaunch]) -> list[str]:
+def _dropped(actions: Sequence[Any], launches: Sequence[LoggedLaunch]) -> list[Note]:
     """What became of the metrics that no launch has."""
     kept = {TIME}.union(*(launch.metrics for launch in launches))
     values = {name: action[name].value() for action in actions for name in action if name_of(name) not in kept}

@@ -17,6 +17,7 @@ from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
 
+from rooflight.ledger import Note
 from rooflight.profiles import nsys_csv, time_table
 from rooflight.profiles.log import LogText, ProfilerLog
 
@@ -42,7 +43,10 @@ def read(source: LogText) -> ProfilerLog:
     log = nsys_csv.read(table) if nsys_csv.HEADER.search(table.text) else time_table.read(table)
     if not any(_CUT.search(launch.name) for launch in log.launches):
         return log
-    note = "nsys cut long names off: kernels that differ only behind the cut are one here (--format csv has them whole)"
+    note = Note(
+        "cut-names",
+        "nsys cut long names off: kernels that differ only behind the cut are one here (--format csv has them whole)",
+    )
     return replace(log, notes=(*log.notes, note))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 
-from rooflight.ledger import KernelKind
+from rooflight.ledger import KernelKind, Note
 from rooflight.profiles.log import (
     COPIED,
     LoggedLaunch,
@@ -106,8 +106,11 @@ def read(source: LogText) -> ProfilerLog:
     notes = several_gpus(devices)
     if out_of_order is not None:
         notes.append(
-            f"line {out_of_order} starts before the line above it, though nsys sorts by start: unless the file was "
-            "sorted anew, a start has lost digits, and gpu_busy_s is wrong"
+            Note(
+                "out-of-order",
+                f"line {out_of_order} starts before the line above it, though nsys sorts by start: unless the file was "
+                "sorted anew, a start has lost digits, and gpu_busy_s is wrong",
+            )
         )
     return ProfilerLog(
         tool="nsys",

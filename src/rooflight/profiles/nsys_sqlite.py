@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rooflight.errors import BadFile
 from rooflight.formatting import seconds
-from rooflight.ledger import KernelKind
+from rooflight.ledger import KernelKind, Note
 from rooflight.profiles.kineto import HostRange, open_ranges
 from rooflight.profiles.log import (
     COPIED,
@@ -235,11 +235,14 @@ def _is_generation(major: int | None, minor: int | None) -> bool:
     return major is not None and minor is not None and 0 < major < 100 and 0 <= minor < 10
 
 
-def _of_graphs(graphs: list[_GpuWork]) -> list[str]:
+def _of_graphs(graphs: list[_GpuWork]) -> list[Note]:
     if not graphs:
         return []
     took = seconds(sum(item.end - item.start for item in graphs) / 1e9)
     return [
-        f"{len(graphs):,} CUDA graphs ({took}) were recorded as a whole, each a row without its kernels: "
-        "record with --cuda-graph-trace=node to see them"
+        Note(
+            "whole-graphs",
+            f"{len(graphs):,} CUDA graphs ({took}) were recorded as a whole, each a row without its kernels: "
+            "record with --cuda-graph-trace=node to see them",
+        )
     ]

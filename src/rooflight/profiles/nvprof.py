@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
+from rooflight.ledger import Note
 from rooflight.profiles import dropped_metrics
 from rooflight.profiles.log import (
     LoggedLaunch,
@@ -78,11 +79,14 @@ def read(source: LogText) -> ProfilerLog:
         else:
             words.setdefault(row.metric, row.values[2])
     check_launches(source, list(times.values()))
-    notes = ["nvprof gives the average over the launches of a kernel: every launch stands here with it"]
+    notes = [
+        Note("averages", "nvprof gives the average over the launches of a kernel: every launch stands here with it")
+    ]
     if rounded:
-        notes.append("nvprof rounded counts of 10**10 and more to five digits")
+        notes.append(Note("rounded-counts", "nvprof rounded counts of 10**10 and more to five digits"))
     notes += [
-        f"dropped: {name} overflowed in {count:,} kernels, which are without it" for name, count in overflown.items()
+        Note("dropped-metrics", f"dropped: {name} overflowed in {count:,} kernels, which are without it")
+        for name, count in overflown.items()
     ]
     notes += dropped_metrics.words(words)
     launches = tuple(

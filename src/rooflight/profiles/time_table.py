@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
+from rooflight.ledger import Note
 from rooflight.profiles.log import (
     Dim3,
     LoggedLaunch,
@@ -91,7 +92,12 @@ def read(source: LogText) -> ProfilerLog:
         launches=launches,
         time_origin=origin,
         is_summary=True,
-        notes=("the log is a summary: a row is all launches of a kernel, of which no single one is known",),
+        notes=(
+            Note(
+                "log-is-summary",
+                "the log is a summary: a row is all launches of a kernel, of which no single one is known",
+            ),
+        ),
     )
 
 

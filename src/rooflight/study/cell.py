@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Literal
 
@@ -13,8 +13,10 @@ import msgspec
 from rooflight.errors import RooflightError
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find
+from rooflight.ledger import Note
 from rooflight.metrics import FIT_WORDS, METRICS
 from rooflight.spec import StepSpec, fields_for
+from rooflight.summary.reliability import UNRELIABLE
 
 Side = Literal["estimated", "predicted", "measured"]
 SIDES: tuple[Side, ...] = ("estimated", "predicted", "measured")
@@ -152,7 +154,7 @@ class StudyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """In words: `device` (measured on), `bound.measured`, `tier`, ..."""
     failures: dict[Side, str] = {}
     """By side: one line saying what went wrong. A cell has failed when a side it asked for has."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """What a reader should know of it."""
     ledgers: dict[Side, str] = {}
     """Names of ledger files, relative to the study's folder."""
@@ -237,6 +239,11 @@ FACTS: dict[str, StudyFact] = {
 _LAYERS_TIME, _STEPS_TIME = "kernel_time", "gpu_busy"
 OLD_NAMES = {"gpu_time": (_STEPS_TIME, _LAYERS_TIME)}
 """What rows of earlier versions call a quantity: of a step, and of a layer, where it was the sum of its kernels."""
+
+
+def notes_now(texts: Iterable[str]) -> list[Note]:
+    """Notes of before they had codes. That times are doubted is asked of them still."""
+    return [Note(UNRELIABLE if text.startswith("TIMES UNRELIABLE") else "", text) for text in texts]
 
 
 def values_now(values: Mapping[str, int | float]) -> dict[str, int | float]:

@@ -17,8 +17,9 @@ import msgspec
 from msgspec.structs import replace
 
 from rooflight.errors import BadFile
-from rooflight.files import UNDECODABLE
-from rooflight.study.cell import Key, Side, StudyCell, values_now
+from rooflight.files import UNDECODABLE, with_notes
+from rooflight.ledger import Note
+from rooflight.study.cell import Key, Side, StudyCell, notes_now, values_now
 
 JOURNAL = "journal"
 EntryState = Literal["done", "failed", "wanted", "again", "lost"]
@@ -43,7 +44,7 @@ class JournalEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """Seconds since 1970, for people."""
     values: dict[str, int | float] = {}
     facts: dict[str, str] = {}
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     failure: str = ""
     ledger: str = ""
     digest: str = ""
@@ -51,6 +52,12 @@ class JournalEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     seconds: float | None = None
     tries: int = 0
     lost_at: float | None = None
+
+
+class _EntryOf4(JournalEntry, frozen=True):
+    """Of before notes had codes."""
+
+    notes: tuple[str, ...] = ()  # type: ignore[assignment]
 
 
 Progress = Callable[[JournalEntry], None]
@@ -122,7 +129,7 @@ class StudyJournal:
         entries = []
         for line in complete.splitlines():
             try:
-                entry = _DECODER.decode(line)
+                entry = _decoded(line)
                 entries.append(replace(entry, values=values_now(entry.values)))
             except UNDECODABLE as error:
                 raise BadFile(
@@ -199,6 +206,18 @@ class StudyJournal:
 
 
 _DECODER = msgspec.json.Decoder(JournalEntry)
+_DECODER_OF_4 = msgspec.json.Decoder(_EntryOf4)
+
+
+def _decoded(line: bytes) -> JournalEntry:
+    try:
+        return _DECODER.decode(line)
+    except msgspec.ValidationError as error:
+        try:
+            old = _DECODER_OF_4.decode(line)
+        except UNDECODABLE:
+            raise error from None
+        return with_notes(JournalEntry, old, notes_now(old.notes))
 
 
 def done(
@@ -207,7 +226,7 @@ def done(
     *,
     values: Mapping[str, int | float],
     facts: Mapping[str, str] | None = None,
-    notes: Sequence[str] = (),
+    notes: Sequence[Note] = (),
     ledger: LedgerFile | None = None,
     seconds: float | None = None,
 ) -> JournalEntry:

@@ -24,17 +24,17 @@ from types import MappingProxyType
 import msgspec
 
 from rooflight.errors import BadFile
-from rooflight.files import UNDECODABLE, write_atomically
-from rooflight.ledger import Ledger
+from rooflight.files import UNDECODABLE, with_notes, write_atomically
+from rooflight.ledger import Ledger, Note
 from rooflight.spec import shell
-from rooflight.study.cell import SIDES, Key, Side, StudyCell, StudyRow, values_now
+from rooflight.study.cell import SIDES, Key, Side, StudyCell, StudyRow, notes_now, values_now
 from rooflight.study.journal import JOURNAL, JournalEntry, LedgerFile, StudyJournal, broken, failed
 from rooflight.study.locks import Locks
 from rooflight.study.plan import StudyPlan, merged, read_plan, to_toml
 from rooflight.study.rates import with_rates
 
 PLAN, LEDGERS, LOCK, INDEX = "study.toml", "ledgers", "lock", "index.json"
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 _LEFT_BEHIND = re.compile(r"\.(.+\.json\.gz|index\.json|study\.toml)\.\w+|\.[A-Za-z0-9-]+-\d+")
 """Names of files that are not yet what they will be."""
 
@@ -76,9 +76,11 @@ class Store(StudyJournal):
         sides = self.sides(cell)
         entries = {side: entry for side in sides if (entry := self.entry(cell.key(side))) is not None}
         failures = {side: entry.failure for side, entry in entries.items() if entry.state == "failed"}
-        notes = [cell.unmeasured] if cell.unmeasured and self.plan.measure is not False else []
+        notes = [Note("not-measured", cell.unmeasured)] if cell.unmeasured and self.plan.measure is not False else []
         if cell.impossible:
-            return StudyRow(cell=cell, state="impossible", notes=(f"impossible: {cell.impossible}",))
+            return StudyRow(
+                cell=cell, state="impossible", notes=(Note("impossible", f"impossible: {cell.impossible}"),)
+            )
         for side, entry in entries.items():
             damage = damaged.get(cell.key(side))
             notes += [*entry.notes, *([_damage_note(side, damage, self.folder)] if damage else [])]
@@ -211,11 +213,14 @@ def read(folder: str | Path) -> list[StudyRow]:
     return [store.row(cell, damaged) for cell in store.cells]
 
 
-def _damage_note(side: Side, damage: str, folder: Path) -> str:
+def _damage_note(side: Side, damage: str, folder: Path) -> Note:
     if damage.startswith(UNREADABLE):
-        return f"the ledger of what was {side} {damage}: may you read it?"
+        return Note("damaged-ledger", f"the ledger of what was {side} {damage}: may you read it?")
     where = "" if side == "estimated" else " where its device is"
-    return f"the ledger of what was {side} {damage}; it is made again{where} with: {shell('study', folder)}"
+    return Note(
+        "damaged-ledger",
+        f"the ledger of what was {side} {damage}; it is made again{where} with: {shell('study', folder)}",
+    )
 
 
 UNREADABLE = "cannot be read"
@@ -241,16 +246,38 @@ class _StudyIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     rows: list[StudyRow]
 
 
+class _RowOf1(StudyRow, frozen=True):
+    """Of before notes had codes."""
+
+    notes: tuple[str, ...] = ()  # type: ignore[assignment]
+
+
+class _IndexOf1(_StudyIndex, frozen=True):
+    rows: list[_RowOf1]  # type: ignore[assignment]
+
+
+def _index_in(content: bytes) -> _StudyIndex:
+    try:
+        return msgspec.json.decode(content, type=_StudyIndex)
+    except msgspec.ValidationError as error:
+        try:
+            old = msgspec.json.decode(content, type=_IndexOf1)
+        except UNDECODABLE:
+            raise error from None
+        rows = [with_notes(StudyRow, row, notes_now(row.notes)) for row in old.rows]
+        return _StudyIndex(format_version=old.format_version, title=old.title, rows=rows)
+
+
 def _rows_in(path: Path) -> list[StudyRow]:
     try:
-        index = msgspec.json.decode(path.read_bytes(), type=_StudyIndex)
+        index = _index_in(path.read_bytes())
     except OSError as error:
         raise BadFile("read-failed", f"cannot read {path}: {error.strerror or error}; may you read it?") from error
     except UNDECODABLE as error:
         raise BadFile(
             "damaged-file", f"{path} is no index of a study: {error}; remove it, and it is written again"
         ) from None
-    if index.format_version != INDEX_VERSION:
+    if not 1 <= index.format_version <= INDEX_VERSION:
         raise BadFile(
             "unknown-format",
             f"{path} has format {index.format_version}, and this rooflight reads {INDEX_VERSION}: use the "

@@ -16,6 +16,7 @@ from rooflight.spec import StepSpec, parse
 from rooflight.study.cell import Side, StudyCell, StudyRow
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import wall_s
+from rooflight.summary.reliability import UNRELIABLE
 
 WIDE = 2.0
 """A 90% interval whose ends are further apart than this factor leaves open which of two steps is faster."""
@@ -26,7 +27,7 @@ BUSY = "measured while the machine was busy with other things"
 
 def time_doubt(row: StudyRow, side: Side) -> str:
     """Why the time of a cell is not to be relied on; empty where it is."""
-    if side == "measured" and any(note.startswith("TIMES UNRELIABLE") for note in row.notes):
+    if side == "measured" and any(note.code == UNRELIABLE for note in row.notes):
         return BUSY
     if row.facts.get(f"bound.{side}") == "host":
         return HOST

@@ -13,7 +13,7 @@ from rooflight.analysis.flop_causes import explain_flops
 from rooflight.analysis.verdicts import Judge
 from rooflight.errors import RooflightError
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import Ledger, is_inside, total
+from rooflight.ledger import Ledger, Note, is_inside, total
 from rooflight.metrics import FIT_WORDS, bound, intensity, percent_of_roof, ratio
 from rooflight.prediction.paleo import measured_ppp
 from rooflight.study.cell import QUANTITIES, Side
@@ -56,10 +56,12 @@ def _sizes(ledger: Ledger, layer: str) -> dict[str, Number | None]:
     return {"param_bytes": held, "output": output, "footprint": None if output is None else held + output}
 
 
-def missing_layers(ledger: Ledger, layers: Sequence[str]) -> tuple[str, ...]:
+def missing_layers(ledger: Ledger, layers: Sequence[str]) -> tuple[Note, ...]:
     """What must be said of layers that were asked for by a name that this model does not have."""
     there = {module.path for module in ledger.modules} | set(row_names(ledger))
-    return tuple(f"{ledger.header.model} has no layer {layer}" for layer in layers if layer not in there)
+    return tuple(
+        Note("no-such-layer", f"{ledger.header.model} has no layer {layer}") for layer in layers if layer not in there
+    )
 
 
 def predicted(

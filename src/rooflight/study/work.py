@@ -21,7 +21,7 @@ from rooflight.errors import BadInput, OutOfMemory, RooflightError
 from rooflight.estimation.api import estimate
 from rooflight.files import load
 from rooflight.hardware.devices import find, recognise_name
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, Note
 from rooflight.measurement.api import measure
 from rooflight.prediction.api import predict
 from rooflight.prediction.resolve_devices import device_of
@@ -36,7 +36,7 @@ from rooflight.study.machine import can_measure, place_of
 from rooflight.study.plan import is_of_this_machine
 from rooflight.study.store import Store, open_study
 from rooflight.summary.measured import Measured
-from rooflight.summary.reliability import doubt
+from rooflight.summary.reliability import UNRELIABLE, doubt
 from rooflight.trace import TraceOptions
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class _LedgerResult(NamedTuple):
     ledger: Ledger
     numbers: values.Values
     facts: dict[str, str]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def _with_ledger(store: Store, cell: StudyCell, side: Side, find: Callable[[StudyCell], _LedgerResult]) -> JournalEntry:
@@ -183,7 +183,9 @@ def _predicted_or_why(store: Store, cell: StudyCell) -> JournalEntry:
     except Exception as error:
         seconds = time.perf_counter() - began
         if (why := _undescribed(cell)) is not None:
-            return done(cell, "predicted", values={}, notes=(f"no prediction: {why}",), seconds=seconds)
+            return done(
+                cell, "predicted", values={}, notes=(Note("no-prediction", f"no prediction: {why}"),), seconds=seconds
+            )
         return failed(cell, "predicted", reason_of(error), seconds=seconds)
 
 
@@ -212,11 +214,11 @@ def _predicted(store: Store, cells: Sequence[StudyCell]) -> list[JournalEntry]:
     for cell, row in zip(cells, predictions, strict=True):
         _check_batch(cell, row.batch)
         numbers, facts = values.predicted(row, traced, layers)
-        notes: tuple[str, ...] = ()
+        notes: tuple[Note, ...] = ()
         memory = row.memory
         if memory is not None and not memory.fits:
             need, usable = formatting.bytes_(memory.device_bytes), formatting.bytes_(memory.usable_bytes)
-            notes = (f"does not fit {row.device}: it needs {need} of {usable}",)
+            notes = (Note("does-not-fit", f"does not fit {row.device}: it needs {need} of {usable}"),)
         entries.append(done(cell, "predicted", values=numbers, facts=facts, notes=notes, seconds=seconds))
     return entries
 
@@ -247,7 +249,8 @@ def _measure(store: Store, cells: Sequence[StudyCell]) -> Portions:
         ledger = measure(cell, device=where, repeat=store.plan.repeat, command=cell.command("measure", on=where))
         _check_batch(cell, ledger.header.batch)
         _check_device(cell, ledger.header.device)
-        notes = (*filter(None, [doubt(Measured(ledger))]), *ledger.header.notes)
+        unreliable = doubt(Measured(ledger))
+        notes = (*([Note(UNRELIABLE, unreliable)] if unreliable else []), *ledger.header.notes)
         return _LedgerResult(ledger, *values.measured(ledger, store.plan.layers), notes)
 
     for cell in cells:

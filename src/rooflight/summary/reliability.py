@@ -8,6 +8,8 @@ from rooflight.formatting import seconds
 from rooflight.ledger import Ledger
 from rooflight.summary.measured import Measured
 
+UNRELIABLE = "times-unreliable"
+"""The code of a note that says so."""
 _STEADY = 3.0
 """Times that differ by more than this factor between runs of one step tell of the machine, not of the step."""
 _CROWDED = 1.3

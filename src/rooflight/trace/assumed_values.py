@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from rooflight.ledger import Arg, Op, Tensor
+from rooflight.ledger import Arg, Note, Op, Tensor
 from rooflight.models.dtypes import FLOATS
 from rooflight.trace.python_line import python_line
 from rooflight.trace.raising_checks import outcome_without_error
@@ -123,10 +123,13 @@ class AssumedValues:
         }
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         return tuple(
-            f"a trace without data takes it that {assumed}: {', '.join([*lines][:3])}"
-            + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
+            Note(
+                "assumed-values",
+                f"a trace without data takes it that {assumed}: {', '.join([*lines][:3])}"
+                + (f" and {len(lines) - 3} more" if len(lines) > 3 else ""),
+            )
             for assumed, lines in self._lines.items()
         )
 

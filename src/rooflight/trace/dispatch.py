@@ -22,6 +22,7 @@ import torch
 import torch.utils.backend_registration as backends
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
+from rooflight.ledger import Note
 from rooflight.models.dtypes import dtype_name
 from rooflight.trace.meta_kernels import channels_last
 from rooflight.trace.plain_attention import calls_followed, plain_attention
@@ -33,20 +34,21 @@ _Tensor = torch.Tensor
 _lock = threading.RLock()
 _OVER_ANOTHER = {"allow_override": True} if "allow_override" in signature(torch.library.Library.impl).parameters else {}
 """An estimate inside a step that is estimated: what was registered last holds. Newer torch allows it anyway."""
-_PLAIN_ATTENTION = (
+_PLAIN_ATTENTION = Note(
+    "causal-attention-in-full",
     "causal attention that no fused kernel takes (such as grouped queries in fp32) runs as plain matrix products: "
-    "its causal FLOPs are counted in full"
+    "its causal FLOPs are counted in full",
 )
 
 
 @contextmanager
-def dispatch_as(target: Target, *, device: str = "meta") -> Iterator[list[str]]:
+def dispatch_as(target: Target, *, device: str = "meta") -> Iterator[list[Note]]:
     """Run tensors without data as `target` would run them; `device` is what they say they are on (fake ones: cpu or
     cuda).
 
     Gives a list that fills with what a reader of the trace should know.
     """
-    notes: list[str] = []
+    notes: list[Note] = []
     with _lock, calls_followed():
         library = torch.library.Library("aten", "IMPL")
         device_name = backends._privateuse1_backend_name
@@ -62,7 +64,7 @@ def dispatch_as(target: Target, *, device: str = "meta") -> Iterator[list[str]]:
             library._destroy()
 
 
-def _register(library: torch.library.Library, target: Target, key: str, notes: list[str]) -> None:
+def _register(library: torch.library.Library, target: Target, key: str, notes: list[Note]) -> None:
     tracing = threading.get_ident()
 
     def redirect(name: str, function: Any) -> None:
@@ -90,7 +92,7 @@ def _register(library: torch.library.Library, target: Target, key: str, notes: l
 
 def _attention(
     target: Target,
-    notes: list[str],
+    notes: list[Note],
     query: _Tensor,
     key: _Tensor,
     value: _Tensor,

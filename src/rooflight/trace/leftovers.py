@@ -17,6 +17,8 @@ from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from rooflight.ledger import Note
+
 _CACHE = type(functools.cache(lambda: None))
 _MOST_NAMED, _MOST_ASKED = 3, 100
 _REFERENCES = 4
@@ -44,7 +46,7 @@ class Leftovers:
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
 
-    def note(self) -> str | None:
+    def note(self) -> Note | None:
         """Who holds what is left. Caches are emptied: they fill again."""
         for generation in range(3):  # the youngest first: all takes long
             if sys.getrefcount(self._mode) <= _REFERENCES:
@@ -58,9 +60,10 @@ class Leftovers:
             return None
         holders = [holder for tensor in islice(left, _MOST_ASKED) for holder in _holders(tensor, left)]
         where = ", ".join(list(dict.fromkeys(holders))[:_MOST_NAMED]) or "in C++"
-        return (
+        return Note(
+            "tensors-left",
             f"tensors without data are left in the program ({where}), where rooflight does not see what the step "
-            "changes: make that anew before you go on"
+            "changes: make that anew before you go on",
         )
 
     def _left(self) -> list[FakeTensor]:

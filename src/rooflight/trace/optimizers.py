@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import BadInput, RooflightError, one_line
+from rooflight.ledger import Note
 from rooflight.spec.fields import own_name
 from rooflight.trace.borrowing import to_meta
 from rooflight.trace.containers import contents, inside, put_back
@@ -44,9 +45,12 @@ _SETTINGS: dict[Any, dict[str, float]] = {
 _SAYS_ITSELF = "{} is for an optimizer by its name or class: leave it out, and say so where you make yours"
 _WARM = 10
 """Steps after which every optimizer does what it goes on doing: RAdam changes its update at the sixth."""
-READS_VALUES = "the optimizer reads values that it has computed: a trace without data takes them as 1"
-MUON_AND_ADAMW = (
-    "muon is for matrices: it takes parameters of two dimensions that are no embedding, and AdamW takes the others"
+READS_VALUES = Note(
+    "optimizer-reads-values", "the optimizer reads values that it has computed: a trace without data takes them as 1"
+)
+MUON_AND_ADAMW = Note(
+    "muon-with-adamw",
+    "muon is for matrices: it takes parameters of two dimensions that are no embedding, and AdamW takes the others",
 )
 
 

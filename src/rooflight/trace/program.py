@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import TraceFailed
-from rooflight.ledger import LOSS, Phase
+from rooflight.ledger import LOSS, Note, Phase
 from rooflight.models.dtypes import DTYPE_NAMES
 from rooflight.trace.assumed_values import DECIDES, ONE, UNKNOWN, AssumedValues
 from rooflight.trace.autocast import autocast_now
@@ -45,7 +45,7 @@ _DEVICE = torch.ops.prim.device.default
 _READ = torch.ops.aten._local_scalar_dense.default
 _FETCH = "torch.utils.data._utils.fetch"
 _CONSTANT = torch.ops.aten.lift_fresh.default
-_THREADS = "a module was called in another thread: what other threads do is no part of this"
+_THREADS = Note("other-threads", "a module was called in another thread: what other threads do is no part of this")
 _NO_THREADS = (
     "the step works with its tensors in another thread, which cannot be followed without data: run it once on its own "
     "data with real_data=True, or measure it"
@@ -109,7 +109,7 @@ class ProgramRecorder(Recorder):
         self._thread = threading.get_ident()
         self._refused: TraceFailed | None = None
         """What another thread was stopped for."""
-        self._said: dict[str, None] = {}
+        self._said: dict[Note, None] = {}
         """Notes on what was seen."""
         self._moved: dict[int, nn.Parameter] = {}
         """Parameters that their modules exchanged for others when they were moved, by their ids."""
@@ -372,7 +372,7 @@ class ProgramRecorder(Recorder):
             self._counting = False
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         return (*self._assumed.notes, *self._said)
 
     _arguments = _keeps_books(Recorder._arguments)

@@ -20,7 +20,7 @@ from torch import nn
 
 from rooflight._version import __version__
 from rooflight.errors import BadInput, TraceFailed
-from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes, tensors_in
+from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes, Note, tensors_in
 from rooflight.models.resolve import batch_of, is_time_first, live_workload
 from rooflight.spec import execution
 from rooflight.trace.autocast import autocast_as_on
@@ -66,7 +66,7 @@ class ProgramStage:
     target: Target
     modes: MathModes
     reach: Reach
-    notes: list[str]
+    notes: list[Note]
     name: str
     device: str
     """Where it works; what its tensors say they are on, where it does not run."""
@@ -112,18 +112,20 @@ class ProgramStage:
             output = self._run(arguments or self.arguments)
         if recorder.passes_back and not recorder.optimizers and self.reach.optimizers:
             idle = ", ".join(dict.fromkeys(type(one).__name__ for one in self.reach.optimizers))
-            self._say(f"{idle} did not step in this call: no optimizer's work and state are in it")
+            self._say(
+                "optimizer-did-not-step", f"{idle} did not step in this call: no optimizer's work and state are in it"
+            )
         if not recorder.ops:
-            self._say("nothing ran: the step called no operator of torch")
+            self._say("nothing-ran", "nothing ran: the step called no operator of torch")
         if any(hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) for one in self._modules()):
-            self._say("a model is compiled; these are the ops of its eager form, before fusion")
+            self._say("compiled-model", "a model is compiled; these are the ops of its eager form, before fusion")
         return program_recording(recorder, tracker, tensor_leaves(output), self.name, given=self.arguments)
 
     def _modules(self) -> Iterator[nn.Module]:
         return (module for model in self.reach.modules.values() for module in model.modules())
 
-    def _say(self, note: str) -> None:
-        if note not in self.notes:
+    def _say(self, code: str, text: str) -> None:
+        if (note := Note(code, text)) not in self.notes:
             self.notes.append(note)
 
     def _met(self, optimizer: torch.optim.Optimizer) -> None:
@@ -186,7 +188,7 @@ class ProgramStage:
         if self._kept is not None:
             self._kept.put_back(everything=self.writes_unseen)
 
-    def leftovers(self) -> str | None:
+    def leftovers(self) -> Note | None:
         """When everything is put back: what of this trace the program still holds."""
         self._late.clear()  # what was found in the middle of the step had gradients without data
         return None if self._stand_ins is None else self._stand_ins.leftovers()
@@ -196,14 +198,19 @@ class ProgramStage:
         return program_header(recording, self.options, self.target, self.modes, notes)
 
     @property
-    def steps_taken(self) -> list[str]:
+    def steps_taken(self) -> list[Note]:
         """A note on what cannot be taken back."""
         taken = f"{self.executions:,} step{'s were' if self.executions > 1 else ' was'} taken"
         kept = ", and what they trained stays trained" if self.options.on in ("cpu", "cuda") else ""
         if self.reach.once:
             names = ", ".join(sorted(set(self.reach.once)))
-            return [f"the step draws from an iterator ({names}), which cannot be taken back: {taken}{kept}"]
-        return [] if self.repeatable else [f"every run was the program's next step: {taken}{kept}"]
+            return [
+                Note(
+                    "steps-taken",
+                    f"the step draws from an iterator ({names}), which cannot be taken back: {taken}{kept}",
+                )
+            ]
+        return [] if self.repeatable else [Note("steps-taken", f"every run was the program's next step: {taken}{kept}")]
 
 
 def _refuse_what_runs_later(result: Any) -> None:
@@ -242,13 +249,18 @@ def program_recording(
 _NAMED = 3
 
 
-def _left_out(tracker: ProgramTracker) -> list[str]:
+def _left_out(tracker: ProgramTracker) -> list[Note]:
     """What has parameters that are no part of the step, which its table would count."""
     names, more = tracker.left_out[:_NAMED], len(tracker.left_out) - _NAMED
     if not names:
         return []
     others = f" and {more} more" if more > 0 else ""
-    return [f"neither read nor trained in this step, and not among its parameters: {', '.join(names)}{others}"]
+    return [
+        Note(
+            "parameters-left-out",
+            f"neither read nor trained in this step, and not among its parameters: {', '.join(names)}{others}",
+        )
+    ]
 
 
 def _read_parameters(recorder: ProgramRecorder, tracker: ProgramTracker) -> set[int]:
@@ -260,7 +272,7 @@ def _read_parameters(recorder: ProgramRecorder, tracker: ProgramTracker) -> set[
 
 
 def program_header(
-    recording: Recording, options: TraceOptions, target: Target, modes: MathModes, notes: Sequence[str]
+    recording: Recording, options: TraceOptions, target: Target, modes: MathModes, notes: Sequence[Note]
 ) -> Header:
     said = recording.header if isinstance(recording, ProgramRecording) else {}
     return Header(
@@ -351,7 +363,7 @@ def staged_program(
             stage.callback(lent.put_back, everything=True)
             if runs:
                 lent.lend()
-        notes: list[str] = []
+        notes: list[Note] = []
         choose: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None  # noqa: E731
         if not runs:
             notes = stage.enter_context(dispatch_as(target, device=device))
@@ -360,12 +372,20 @@ def staged_program(
             for optimizer in reach.optimizers:
                 choose(optimizer)
             if several:
-                notes.append("the work of other processes and what they exchange are no part of this estimate")
+                notes.append(
+                    Note(
+                        "other-processes",
+                        "the work of other processes and what they exchange are no part of this estimate",
+                    )
+                )
         else:
             stage.enter_context(saves_noted(notes))
         if reach.ended_early:
             notes.append(
-                "the step reaches more objects than are looked at: what it changes in the others is not put back"
+                Note(
+                    "too-many-objects",
+                    "the step reaches more objects than are looked at: what it changes in the others is not put back",
+                )
             )
         notes += otherwise
         arguments = (args, dict(kwargs))

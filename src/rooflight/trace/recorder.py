@@ -16,7 +16,7 @@ import torch
 from torch._C import _current_autograd_node
 from torch.utils._pytree import tree_map_only
 
-from rooflight.ledger import OPTIMIZER, OTHER, Arg, Category, MathModes, Op, Phase, Scalar, Tensor, tensors_in
+from rooflight.ledger import OPTIMIZER, OTHER, Arg, Category, MathModes, Note, Op, Phase, Scalar, Tensor, tensors_in
 from rooflight.models.dtypes import DTYPE_NAMES
 from rooflight.trace.assumed_values import UNKNOWN, AssumedValues
 from rooflight.trace.checkpointing import checkpoints_of_the_model_followed
@@ -109,7 +109,7 @@ class Recorder(StepFollower):
         self._entered.close()
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """What was taken to be so, for want of data."""
         return () if self._values is None else self._values.notes
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from rooflight.errors import BadInput, TraceFailed
-from rooflight.ledger import LOSS, Category, MathModes, Module, Op, Storage, Tensor
+from rooflight.ledger import LOSS, Category, MathModes, Module, Note, Op, Storage, Tensor
 from rooflight.models.workload import Workload
 from rooflight.trace.autocast import autocast_as_cuda, autocast_on_cpu
 from rooflight.trace.borrowing import KeptAttributes, borrowed
@@ -66,7 +66,7 @@ class Recording:
     outputs: tuple[Tensor, ...]
     own_loss: bool = False
     """The loss is the model's own, whatever was asked for."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """What was taken to be so, for want of data."""
 
 
@@ -106,7 +106,7 @@ class Stage:
     choices: TrainingChoices
     arguments: tuple[Any, Any]
     optimizer: torch.optim.Optimizer | None
-    notes: list[str]
+    notes: list[Note]
     call: Callable[..., Any]
     """What is called with the inputs: the model, or what torch.compile made of it."""
     checkpoints: Checkpoints
@@ -188,7 +188,7 @@ class Stage:
             tracker.watch(),
             self.checkpoints.followed(tracker.again),
             code_as_written(on_data=self.options.runs, timed=observer is not None),
-            failures_explained(model, on_data=self.options.runs, known=self.workload.notes),
+            failures_explained(model, on_data=self.options.runs, known=[str(note) for note in self.workload.notes]),
         ):
             output = self._step(model, arguments, recorder)
         _file_grown_caches(recorder, arguments)
@@ -322,7 +322,7 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         lent = tuple(loan for loan in (*loans, inputs) if loan is not None)
         if inputs is not None:
             stage.callback(inputs.put_back, everything=True)
-        notes: list[str] = []
+        notes: list[Note] = []
         if options.on in ("meta", "fake"):
             notes = stage.enter_context(dispatch_as(target, device="meta" if options.on == "meta" else "cpu"))
         notes += otherwise
@@ -386,14 +386,17 @@ def _refuse_what_does_not_belong(workload: Workload, options: TraceOptions, choi
 
 
 @contextmanager
-def set_apart(options: TraceOptions) -> Iterator[list[str]]:
+def set_apart(options: TraceOptions) -> Iterator[list[Note]]:
     """A caller's modes (another trace around this one, fake tensors) have no part in the step. Gives notes on what of
     the caller's is otherwise in it."""
     with _staging_lock, nothing_handed_over():
         # Anomaly detection looks for NaNs in every gradient, which are no ops of the step, nor known without data.
         anomalies_looked_for = torch.is_anomaly_enabled()
         with torch.autograd.set_detect_anomaly(False), _room_for_deep_models(), tf32_switched(options.tf32):
-            off = "autograd's anomaly detection was off for this step: its checks are no part of it"
+            off = Note(
+                "anomaly-detection-off",
+                "autograd's anomaly detection was off for this step: its checks are no part of it",
+            )
             yield [off] if anomalies_looked_for else []
 
 

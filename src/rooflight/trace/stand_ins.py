@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rooflight.errors import TraceFailed
+from rooflight.ledger import Note
 from rooflight.trace.assumed_values import UNKNOWN
 from rooflight.trace.interception import modes_off
 from rooflight.trace.leftovers import Leftovers
@@ -129,7 +130,7 @@ class StandIns:
         setattr(fake, _VALUE, value)
         return fake
 
-    def leftovers(self) -> str | None:
+    def leftovers(self) -> Note | None:
         """When the trace is over: what the program still holds of it."""
         held_here = self._twins, self._elsewhere, self._storages, self._copies, self._changed, self._written
         for held in (*held_here, self._shapes.patterns):

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rooflight.ledger import Note
 from rooflight.trace.replacements import replaced
 from rooflight.trace.target import Target
 
 
 @contextmanager
-def surroundings_without_data(target: Target, notes: list[str]) -> Iterator[Callable[[torch.optim.Optimizer], None]]:
+def surroundings_without_data(target: Target, notes: list[Note]) -> Iterator[Callable[[torch.optim.Optimizer], None]]:
     """Gives what sets how an optimizer works through its tensors; `notes` are added to."""
     with ExitStack() as stack:
         stack.enter_context(_nothing_written(notes))
@@ -28,11 +29,11 @@ def surroundings_without_data(target: Target, notes: list[str]) -> Iterator[Call
 
 
 @contextmanager
-def _nothing_written(notes: list[str]) -> Iterator[None]:
+def _nothing_written(notes: list[Note]) -> Iterator[None]:
     """A checkpoint of tensors without data would take the place of a real one."""
 
     def save(*args: Any, **kwargs: Any) -> None:
-        note = "what the step saves (torch.save) is not written: there is no data"
+        note = Note("nothing-saved", "what the step saves (torch.save) is not written: there is no data")
         if note not in notes:
             notes.append(note)
 
@@ -41,12 +42,14 @@ def _nothing_written(notes: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def saves_noted(notes: list[str]) -> Iterator[None]:
+def saves_noted(notes: list[Note]) -> Iterator[None]:
     """A real run writes what the step writes."""
     original = torch.save
 
     def save(*args: Any, **kwargs: Any) -> None:
-        note = "the step saves (torch.save), and so did every run of it: what it wrote last is there now"
+        note = Note(
+            "step-saves", "the step saves (torch.save), and so did every run of it: what it wrote last is there now"
+        )
         if note not in notes:
             notes.append(note)
         original(*args, **kwargs)
@@ -106,15 +109,16 @@ def _taken_for_real() -> Iterator[None]:
 
 
 @contextmanager
-def _without_collectives(notes: list[str]) -> Iterator[None]:
+def _without_collectives(notes: list[Note]) -> Iterator[None]:
     """A model that is replicated over processes runs as the one replica that it is here."""
     from torch.nn.parallel import DistributedDataParallel
 
     original = DistributedDataParallel.forward
 
     def forward(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
-        note = (
-            "a DDP model is followed as its one replica: its buckets, and what processes exchange, are no part of this"
+        note = Note(
+            "ddp-as-one-replica",
+            "a DDP model is followed as its one replica: its buckets, and what processes exchange, are no part of this",
         )
         if note not in notes:
             notes.append(note)

@@ -10,7 +10,7 @@ import torch
 
 from rooflight._version import __version__
 from rooflight.errors import NotPutBack, TraceFailed
-from rooflight.ledger import FORMAT_VERSION, OWN_LOSS, Header, Ledger
+from rooflight.ledger import FORMAT_VERSION, OWN_LOSS, Header, Ledger, Note
 from rooflight.models.workload import Workload
 from rooflight.spec import execution
 from rooflight.spec.fields import own_name
@@ -58,7 +58,7 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
         )
 
 
-def _notes(stage: Stage, recording: Recording) -> tuple[str, ...]:
+def _notes(stage: Stage, recording: Recording) -> tuple[Note, ...]:
     """What a reader of the ledger should know."""
     workload, options, ops = stage.workload, stage.options, recording.ops
     notes = [*workload.notes, *stage.notes, *recording.notes]
@@ -66,31 +66,51 @@ def _notes(stage: Stage, recording: Recording) -> tuple[str, ...]:
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
         for module in workload.model.modules()
     ):
-        notes.append("the model is compiled; these are the ops of its eager form, before fusion")
+        notes.append(
+            Note("compiled-model", "the model is compiled; these are the ops of its eager form, before fusion")
+        )
     if options.on in ("cpu", "cuda"):
-        notes.append(f"the step was really run on {options.on}")
+        notes.append(Note("real-run", f"the step was really run on {options.on}"))
         if options.on == "cpu" and stage.target.kind != "cpu":
             notes.append(
-                "its ops are those that a CPU takes: attention, dropout, batch norms and recurrent layers are others "
-                f"on {stage.target.name}, of the same useful FLOPs"
+                Note(
+                    "ops-of-a-cpu",
+                    "its ops are those that a CPU takes: attention, dropout, batch norms and recurrent layers are "
+                    f"others on {stage.target.name}, of the same useful FLOPs",
+                )
             )
             if not workload.live:
-                notes.append("its inputs are random: what data decides may come out otherwise on other data")
+                notes.append(
+                    Note(
+                        "random-inputs", "its inputs are random: what data decides may come out otherwise on other data"
+                    )
+                )
     training, packets = workload.step == "train", {op.packet for op in ops}
     if training and ops and not any(op.phase == "backward" for op in ops):
-        notes.append("nothing is trained: the loss depends on no parameter that wants a gradient; there is no backward")
+        notes.append(
+            Note(
+                "nothing-trained",
+                "nothing is trained: the loss depends on no parameter that wants a gradient; there is no backward",
+            )
+        )
     if training and "aten::_cudnn_rnn" in packets:
         notes.append(
-            "what cuDNN keeps of recurrent layers for backward (its reserve) is in no tensor of the trace: "
-            "`rooflight predict` counts it"
+            Note(
+                "cudnn-reserve",
+                "what cuDNN keeps of recurrent layers for backward (its reserve) is in no tensor of the trace: "
+                "`rooflight predict` counts it",
+            )
         )
     if packets & _FUSED_LAYERS:
         notes.append(
-            "nn.MultiheadAttention and nn.TransformerEncoderLayer take their fast path: a whole layer is one op, and "
-            "the modules inside it run nothing of their own"
+            Note(
+                "fused-layers",
+                "nn.MultiheadAttention and nn.TransformerEncoderLayer take their fast path: a whole layer is one op, "
+                "and the modules inside it run nothing of their own",
+            )
         )
     if options.loss and recording.own_loss:
-        notes.append(f"loss {options.loss} has no effect: the model computes its own")
+        notes.append(Note("loss-without-effect", f"loss {options.loss} has no effect: the model computes its own"))
     state = {storage.id for storage in recording.storages if storage.category == "optimizer-state"}
     reading = (op for op in ops if op.phase == "optimizer" and op.packet == "aten::_local_scalar_dense")
     if not options.runs and not state.issuperset(tensor.storage for op in reading for tensor in op.inputs):
@@ -101,7 +121,7 @@ def _notes(stage: Stage, recording: Recording) -> tuple[str, ...]:
     if ops and (unused := unused_note(sizes, recording.storages, ops)):
         notes.append(unused)
     if idle := [path for path in stage.checkpoints.paths if not calls.get(path, 1)]:
-        notes.append(f"not called in this step, so not checkpointed: {', '.join(idle)}")
+        notes.append(Note("not-checkpointed", f"not called in this step, so not checkpointed: {', '.join(idle)}"))
     return tuple(notes)
 
 

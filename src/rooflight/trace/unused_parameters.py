@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rooflight.formatting import percent
-from rooflight.ledger import Op, Storage, tensors_in
+from rooflight.ledger import Note, Op, Storage, tensors_in
 
 _NAMED = 3
 
 
-def unused_note(sizes: Mapping[str, int], storages: Iterable[Storage], ops: Iterable[Op]) -> str | None:
+def unused_note(sizes: Mapping[str, int], storages: Iterable[Storage], ops: Iterable[Op]) -> Note | None:
     """One line that names them, `None` where all are read. `sizes`: elements of every parameter by its name.
 
     Parameters that share a storage are read together: tied weights, and the flat weights of recurrent layers. What the
@@ -27,7 +27,10 @@ def unused_note(sizes: Mapping[str, int], storages: Iterable[Storage], ops: Iter
     largest = sorted(places, key=places.__getitem__, reverse=True)
     named = ", ".join(f"{place} ({places[place]:,})" for place in largest[:_NAMED])
     more = f" and {len(largest) - _NAMED} more" if len(largest) > _NAMED else ""
-    return f"{count:,} of {total:,} parameters ({percent(count / total)}) were never used in this step: {named}{more}"
+    return Note(
+        "unused-parameters",
+        f"{count:,} of {total:,} parameters ({percent(count / total)}) were never used in this step: {named}{more}",
+    )
 
 
 def _places(unused: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:

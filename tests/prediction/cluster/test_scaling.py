@@ -16,6 +16,7 @@ from rooflight.parallel.fabric import Fabric
 from rooflight.parallel.layout import DataMode, Layout, ParallelOptions
 from rooflight.prediction.cluster.scaling import Kind, ScalingCurve, curve, paleo_times
 from rooflight.prediction.cluster.step import TimedStep
+from tests.fixtures.notes import note_texts
 from tests.fixtures.parallel_steps import GB, chain_step, device, plain_fabric, tiny_step
 from tests.fixtures.paths import DATA, ROOT
 
@@ -59,19 +60,23 @@ def test_strong_scaling_over_free_links_is_perfect_where_work_is_proportional() 
     for point in result.points:
         assert point.speedup == pytest.approx(point.gpus)
         assert (point.global_batch, point.batch) == (64, 64 // point.gpus)
-    assert result.notes == ("the curve ends where a global batch of 64 has no sample left for another replica",)
+    assert note_texts(result.notes) == (
+        "the curve ends where a global batch of 64 has no sample left for another replica",
+    )
 
 
 def test_a_curve_that_leaves_sizes_out_says_the_one_that_is_too_many() -> None:
     result = scaled("strong", batch=32, replicas=[1, 16, 64])
     assert [point.gpus for point in result.points] == [1, 16]
-    assert result.notes == ("the curve ends before 64 replicas, for which a global batch of 32 has too few samples",)
+    assert note_texts(result.notes) == (
+        "the curve ends before 64 replicas, for which a global batch of 32 has too few samples",
+    )
 
 
 def test_a_batch_that_does_not_divide_is_rounded_up_and_said_so() -> None:
     result = scaled("strong", batch=6, replicas=[1, 4])
     assert result.points[1].batch == 2
-    assert result.notes == ("4 replicas do not divide 6: each takes 2, as many as the fullest",)
+    assert note_texts(result.notes) == ("4 replicas do not divide 6: each takes 2, as many as the fullest",)
 
 
 def test_micro_batches_are_those_of_the_run_where_the_batch_has_as_many() -> None:
@@ -82,7 +87,7 @@ def test_micro_batches_are_those_of_the_run_where_the_batch_has_as_many() -> Non
     said = (
         "a batch of {} cannot be cut into 4 micro-batches: that row of the strong curve is as without --micro-batches"
     )
-    assert result.notes[:2] == (said.format(2), said.format(1))
+    assert note_texts(result.notes)[:2] == (said.format(2), said.format(1))
 
 
 def test_real_links_cost_efficiency() -> None:

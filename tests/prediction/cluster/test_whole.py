@@ -14,6 +14,7 @@ from rooflight.hardware.devices import find
 from rooflight.parallel.fabric import fabric_of
 from rooflight.parallel.layout import MODES
 from rooflight.prediction.result import ClusterPrediction, Prediction
+from tests.fixtures.notes import note_texts
 
 SMALL = {"n_layer": "4", "n_embd": "256", "n_head": "4", "n_positions": "8192"}
 
@@ -33,7 +34,7 @@ def many(**options) -> ClusterPrediction:
 
 
 def host_notes(found: ClusterPrediction) -> list[str]:
-    return [note for note in found.notes if "for its host to launch kernels" in note]
+    return [note for note in note_texts(found.notes) if "for its host to launch kernels" in note]
 
 
 # --- one GPU of the run ---
@@ -140,7 +141,7 @@ def test_the_curves_have_this_very_run(asked: dict[str, Any]) -> None:
 
 
 def sharding_notes(found: ClusterPrediction) -> list[str]:
-    return [note for note in found.notes if note.startswith("efficiency above 100%")]
+    return [note for note in note_texts(found.notes) if note.startswith("efficiency above 100%")]
 
 
 def test_a_shared_optimizer_is_named_where_efficiency_is_above_100_percent() -> None:
@@ -172,7 +173,7 @@ def test_nodes_are_those_of_the_devices_file(device, gpus, nodes, expected):
     found = rooflight.predict("mnist-cnn", step="train", batch=8, on=device, gpus=gpus, nodes=nodes, tier="spec")
     many = found[0].many
     assert (many.nodes, many.gpus_per_node, many.gpus) == (*expected, gpus * nodes)
-    said = [note for note in many.notes if "joined by a network" in note]
+    said = [note for note in note_texts(many.notes) if "joined by a network" in note]
     assert len(said) == (many.nodes != nodes)
     assert all(str(many.nodes) in note and find(device).gpus_per_node.source in note for note in said)
     asked = f"Asked for were {gpus} in each of {nodes} nodes; --gpus is of one node, so for {gpus} in all leave --nodes"
@@ -188,7 +189,7 @@ def test_nodes_are_those_of_the_devices_file(device, gpus, nodes, expected):
 def test_the_note_tells_the_nodes_as_they_are(parallel, gpus, words):
     found = rooflight.predict("gpt2", seq=64, step="train", batch=1, on="h100-sxm", gpus=gpus, parallel=parallel,
                               tier="spec")  # fmt: skip
-    assert any(words in note for note in found[0].many.notes)
+    assert any(words in note for note in note_texts(found[0].many.notes))
 
 
 @pytest.mark.parametrize("gpus", [2, 12, 64])
@@ -213,7 +214,7 @@ def test_a_device_whose_file_does_not_say_has_nodes_of_eight_and_says_so():
     mine = msgspec.structs.replace(find("h100-sxm"), name="mine", gpus_per_node=None)
     found = rooflight.predict("mnist-cnn", step="train", batch=8, on=mine, gpus=16, tier="spec")
     assert found[0].many.nodes == 2
-    assert any("which is assumed: its file gives no gpus_per_node" in note for note in found[0].many.notes)
+    assert any("which is assumed: its file gives no gpus_per_node" in note for note in note_texts(found[0].many.notes))
 
 
 def test_two_cards_have_a_bridge_that_eight_have_not():

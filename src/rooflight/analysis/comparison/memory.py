@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from rooflight.hardware.devices import find, recognise_name
-from rooflight.ledger import Op
+from rooflight.ledger import Note, Op
 from rooflight.metrics import ratio
 from rooflight.prediction.rebuilt import as_run_on, traces_of
 from rooflight.prediction.resolve_devices import memories_on
@@ -69,7 +69,7 @@ class SideMemory:
     """Where the peak is."""
     moments: tuple[Moment, ...]
     """After every op that is known."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """What a reader should know of it."""
 
     @property

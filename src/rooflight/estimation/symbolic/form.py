@@ -24,7 +24,7 @@ from rooflight.estimation.symbolic.growth import Growth, GrowthTerm, growth_of_b
 from rooflight.estimation.symbolic.op_growth import limits_of, terms_of
 from rooflight.estimation.symbolic.polynomial import ZERO, Point, Polynomial, SamplingGrid
 from rooflight.estimation.symbolic.samples import COSTS, TOTAL, LedgerAt, Quantity, Samples, sample
-from rooflight.ledger import LOSS, OPTIMIZER, PHASES, Ledger, Op, Phase, StepKind, total
+from rooflight.ledger import LOSS, OPTIMIZER, PHASES, Ledger, Note, Op, Phase, StepKind, total
 from rooflight.spec import StepKeywords, StepSpec
 
 _T = TypeVar("_T")
@@ -79,7 +79,7 @@ class ClosedForm:
     fitted: tuple[Point, ...]
     verified: tuple[Point, ...]
     traces: int
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def row(self, path: str) -> ClosedFormRow:
         """The row of one module."""

@@ -8,7 +8,7 @@ from functools import partial
 
 from rooflight import formatting
 from rooflight.errors import CannotMeasure
-from rooflight.ledger import Value
+from rooflight.ledger import Note, Value
 from rooflight.machine.resident_memory import reset_peak, resident
 from rooflight.measurement.collectors import cpu_memory, gpu_memory, onednn, perf_events
 from rooflight.measurement.collectors.core_waits import CoreWaits
@@ -36,7 +36,11 @@ def collect(context: CollectorContext) -> None:
     if recording is None:
         return
     if not context.execution.eager:
-        findings.notes.append("a compiled step on the CPU has no rows for its ops: only the whole step is measured")
+        findings.notes.append(
+            Note(
+                "no-rows-of-ops", "a compiled step on the CPU has no rows for its ops: only the whole step is measured"
+            )
+        )
         return
     with findings.collecting("time of every op"):
         _host_times(context, recording)

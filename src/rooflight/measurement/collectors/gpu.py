@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from rooflight.ledger import Kernel, Op, Value
+from rooflight.ledger import Kernel, Note, Op, Value
 from rooflight.measurement import timeline
 from rooflight.measurement.collectors import gpu_memory
 from rooflight.measurement.collectors.plain_step import CollectorContext, record_ops, wall_time
@@ -91,7 +91,11 @@ def _kernels(context: CollectorContext, recording: Recording) -> None:
         findings.add(index, {"kernels": Value(count, "kineto: launches")})
     if times.outside_ops_s.value and execution.eager:
         findings.notes.append(
-            f"{times.outside_ops_s.value * 1e6:.1f} µs of kernel time are no op's: copies and library calls between ops"
+            Note(
+                "time-outside-ops",
+                f"{times.outside_ops_s.value * 1e6:.1f} µs of kernel time are no op's: copies and library calls "
+                "between ops",
+            )
         )
 
 
@@ -102,7 +106,7 @@ def _merged(
     try:
         return timeline.merge(attributed, plain)
     except timeline.SequenceDiffers as difference:
-        findings.notes.append(f"times of kernels are those of a single run: {difference}")
+        findings.notes.append(Note("single-run", f"times of kernels are those of a single run: {difference}"))
         return timeline.merge(attributed, [])
 
 
@@ -129,7 +133,12 @@ def _counters(context: CollectorContext, recording: Recording) -> None:
     start = time.perf_counter()
     counting = OpCounters(context.stage, recording.ops, options, context.progress)
     if counting.cold_cache.filler is None:
-        findings.notes.append("no memory is left to empty the L2 cache with: what lay in it before is in the bytes too")
+        findings.notes.append(
+            Note(
+                "cache-not-emptied",
+                "no memory is left to empty the L2 cache with: what lay in it before is in the bytes too",
+            )
+        )
     plan, of_the_step = counting.whole_step()
     findings.step.update(of_the_step)
     parts = [f"{counting.passes} for the whole step"]
@@ -143,14 +152,22 @@ def _counters(context: CollectorContext, recording: Recording) -> None:
             findings.add(index, quantities)
         parts.append(f"{counting.passes - before} for its ops")
     if options.per_kernel and execution.uses_graphs:
-        findings.notes.append("counters by kernel left out: a CUDA graph is one launch, and is counted as a whole")
+        findings.notes.append(
+            Note(
+                "no-counters-by-kernel",
+                "counters by kernel left out: a CUDA graph is one launch, and is counted as a whole",
+            )
+        )
     if (options.per_kernel or not execution.eager) and not execution.uses_graphs:
         before = counting.passes
         _kernel_counters(counting, plan, findings)
         parts.append(f"{counting.passes - before} for its kernels")
     findings.notes.append(
-        f"counters took {counting.passes} passes in {time.perf_counter() - start:.1f} s, each one run of the step: "
-        f"{', '.join(parts)}"
+        Note(
+            "counter-passes",
+            f"counters took {counting.passes} passes in {time.perf_counter() - start:.1f} s, each one run of the step: "
+            f"{', '.join(parts)}",
+        )
     )
 
 
@@ -162,7 +179,9 @@ def _cuda_cores_of_the_eager_step(counting: OpCounters, execution: EagerStep, fi
         if same_kernels:
             findings.step.update(counting.cuda_cores("the same kernels, run outside the graph"))
     how = "counted by running the same kernels outside the graph" if same_kernels else "unknown"
-    findings.notes.append(f"inside a CUDA graph the FLOPs of CUDA cores cannot be counted; they are {how}")
+    findings.notes.append(
+        Note("cuda-cores-not-counted", f"inside a CUDA graph the FLOPs of CUDA cores cannot be counted; they are {how}")
+    )
 
 
 def _kernel_counters(counting: OpCounters, plan: StepCounterPlan, findings: Findings) -> None:
@@ -171,13 +190,19 @@ def _kernel_counters(counting: OpCounters, plan: StepCounterPlan, findings: Find
     if len({findings.kernels[number].stream for number in positions}) > 1:
         # The counters come in the order of launching, the timeline in that of starting.
         findings.notes.append(
-            "counters by kernel left out: kernels run on several streams, so their order is not fixed"
+            Note(
+                "no-counters-by-kernel",
+                "counters by kernel left out: kernels run on several streams, so their order is not fixed",
+            )
         )
         return
     counted = counting.per_kernel(plan, len(positions))
     if len(counted) != len(positions):
         findings.notes.append(
-            f"counters by kernel left out: {len(counted):,} kernels were counted, {len(positions):,} profiled"
+            Note(
+                "no-counters-by-kernel",
+                f"counters by kernel left out: {len(counted):,} kernels were counted, {len(positions):,} profiled",
+            )
         )
         return
     kernels: list[Kernel] = list(findings.kernels)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from rooflight.ledger import Storage, Value
+from rooflight.ledger import Note, Storage, Value
 from rooflight.machine.installed_gpus import process_memory_bytes
 from rooflight.trace.stage import StagedStep
 
@@ -15,7 +15,7 @@ _BLOCK = 512
 """The allocator hands out whole blocks of this many bytes."""
 
 
-def step_memory(stage: StagedStep) -> tuple[dict[str, Value], list[str]]:
+def step_memory(stage: StagedStep) -> tuple[dict[str, Value], list[Note]]:
     """Peaks of one plain step, and what lies outside the allocator; with notes on what could not be told."""
     arguments = stage.fresh_arguments()
     torch.cuda.synchronize()
@@ -30,7 +30,7 @@ def step_memory(stage: StagedStep) -> tuple[dict[str, Value], list[str]]:
         "peak_allocated_bytes": Value(allocated, f"{_ALLOCATOR}: most in tensors during one plain step"),
         "peak_reserved_bytes": Value(reserved, f"{_ALLOCATOR}: most held of the device during one plain step"),
     }
-    notes: list[str] = []
+    notes: list[Note] = []
     held = process_memory_bytes(f"cuda:{torch.cuda.current_device()}")
     if held is not None:
         outside, origin = held - torch.cuda.memory_reserved(), "NVML: memory of this process minus reserved"
@@ -41,7 +41,12 @@ def step_memory(stage: StagedStep) -> tuple[dict[str, Value], list[str]]:
     if outside >= 0:
         quantities["outside_bytes"] = Value(outside, origin)
     else:
-        notes.append("memory outside the allocator is unknown: the driver reports less in use than torch holds")
+        notes.append(
+            Note(
+                "unknown-memory",
+                "memory outside the allocator is unknown: the driver reports less in use than torch holds",
+            )
+        )
     return quantities, notes
 
 

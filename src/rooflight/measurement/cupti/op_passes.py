@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rooflight.errors import CannotMeasure
 from rooflight.hardware import counter_tables
 from rooflight.hardware.counter_tables import Counter, Level
-from rooflight.ledger import Key, Ledger, Measurement, Op, Value
+from rooflight.ledger import Key, Ledger, Measurement, Note, Op, Value
 from rooflight.measurement.cupti import cupti, gpu, ranges
 from rooflight.measurement.cupti.op_counters import WINDOW, Counts, StepCounterPlan, tensor_types
 from rooflight.measurement.regions.counters import CounterGroup, group_by_pass
@@ -182,11 +182,16 @@ class OpCounterPasses:
     def added_to(self, ledger: Ledger) -> Ledger:
         """The ledger of the recorded step with what was counted."""
         ledger = with_quantities(ledger, self.quantities())
-        notes = [f"counters took {self.passes} passes, each one of the program's next steps"]
+        notes = [Note("counter-passes", f"counters took {self.passes} passes, each one of the program's next steps")]
         if self.unmatched:
-            notes.append(f"{self.unmatched} ops of counted steps are not in the recorded one, and left out")
+            notes.append(
+                Note(
+                    "ops-not-counted",
+                    f"{self.unmatched} ops of counted steps are not in the recorded one, and left out",
+                )
+            )
         if (lacks := self.missing) is not None:
-            notes.append(f"missing {lacks}")
+            notes.append(Note("missing-counters", f"missing {lacks}"))
         return replace(ledger, header=replace(ledger.header, notes=(*ledger.header.notes, *notes)))
 
 

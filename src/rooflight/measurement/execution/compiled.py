@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rooflight.errors import CannotMeasure, RooflightError
-from rooflight.ledger import Kernel, Op, Value
+from rooflight.ledger import Kernel, Note, Op, Value
 from rooflight.measurement import timeline
 from rooflight.measurement.execution import provenance
 from rooflight.measurement.execution.eager import EagerStep, Launches, attributed_share
@@ -52,11 +52,14 @@ class CompiledStep(EagerStep):
             recording.begin_step()
             stage.run()
 
-    def memory(self) -> tuple[dict[str, Value], list[str]]:
+    def memory(self) -> tuple[dict[str, Value], list[Note]]:
         quantities, notes = super().memory()
-        notes.append(f"torch.compile made {self._provenance.graphs} graph(s) of the model")
+        notes.append(Note("compiled-graphs", f"torch.compile made {self._provenance.graphs} graph(s) of the model"))
         breaks = self._provenance.graph_breaks
-        notes += [f"graph break, {count}×: {' '.join(reason.split())[:160]}" for reason, count in breaks.items()]
+        notes += [
+            Note("graph-break", f"graph break, {count}×: {' '.join(reason.split())[:160]}")
+            for reason, count in breaks.items()
+        ]
         return quantities, notes
 
     def attributed(
@@ -70,10 +73,10 @@ class CompiledStep(EagerStep):
             launches[position] = replace(launches[position], ops=its_ops)
         return launches
 
-    def attribution_notes(self, kernels: Sequence[Kernel]) -> list[str]:
+    def attribution_notes(self, kernels: Sequence[Kernel]) -> list[Note]:
         notes = [attributed_share(kernels, "by Inductor's provenance")]
         if self._provenance.reason:
-            notes.append(f"some kernels have no op: {self._provenance.reason}")
+            notes.append(Note("kernels-without-op", f"some kernels have no op: {self._provenance.reason}"))
         return notes
 
     def close(self) -> None:

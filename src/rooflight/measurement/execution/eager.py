@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from rooflight.errors import CannotMeasure, OutOfMemory, RooflightError
-from rooflight.ledger import Kernel, Op, Value
+from rooflight.ledger import Kernel, Note, Op, Value
 from rooflight.measurement import timeline
 from rooflight.measurement.collectors import gpu_memory
 from rooflight.measurement.findings import first_line
@@ -56,7 +56,7 @@ class EagerStep:
             return
         self.runs_compiled_code = any(span.name.startswith(_COMPILED) for span in trace.spans)
 
-    def memory(self) -> tuple[dict[str, Value], list[str]]:
+    def memory(self) -> tuple[dict[str, Value], list[Note]]:
         return gpu_memory.step_memory(self.stage)
 
     def profiled(self) -> StepTrace:
@@ -71,7 +71,7 @@ class EagerStep:
         """The launches of the plain step, each with its op: here those of a run with a mark around every op."""
         return marked()
 
-    def attribution_notes(self, kernels: Sequence[Kernel]) -> list[str]:
+    def attribution_notes(self, kernels: Sequence[Kernel]) -> list[Note]:
         return []
 
     @contextmanager
@@ -138,7 +138,7 @@ class CapturedStep(EagerStep):
 
         stage.play = replay
 
-    def memory(self) -> tuple[dict[str, Value], list[str]]:
+    def memory(self) -> tuple[dict[str, Value], list[Note]]:
         allocated, reserved = self._peaks
         quantities, notes = gpu_memory.step_memory(self.stage)
         quantities["peak_allocated_bytes"] = Value(
@@ -158,7 +158,7 @@ class CapturedStep(EagerStep):
         self._same_kernels = _names(theirs) == _names(plain[0])
         return in_the_order_of(theirs, plain[0])
 
-    def attribution_notes(self, kernels: Sequence[Kernel]) -> list[str]:
+    def attribution_notes(self, kernels: Sequence[Kernel]) -> list[Note]:
         return [attributed_share(kernels, "by the order of the eager step's kernels")]
 
     @contextmanager
@@ -193,8 +193,8 @@ def in_the_order_of(marked: Launches, run: Launches) -> Launches:
     return launches
 
 
-def attributed_share(kernels: Sequence[Kernel], how: str) -> str:
+def attributed_share(kernels: Sequence[Kernel], how: str) -> Note:
     total = sum(kernel.time_s or 0.0 for kernel in kernels)
     attributed = sum(kernel.time_s or 0.0 for kernel in kernels if kernel.ops)
     share = attributed / total if total else 0.0
-    return f"kernels are attributed to ops {how}: {share:.1%} of their time"
+    return Note("attributed-kernels", f"kernels are attributed to ops {how}: {share:.1%} of their time")

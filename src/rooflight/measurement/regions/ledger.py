@@ -24,7 +24,7 @@ import msgspec
 
 from rooflight._version import __version__
 from rooflight.files import save
-from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes, Measurement, Value
+from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes, Measurement, Note, Value
 from rooflight.machine import installed_gpus
 from rooflight.machine.conditions import Conditions, conditions
 from rooflight.measurement.regions.plain import own_work
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 _BETWEEN_WRITES_S = 5.0
 _END_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """What tells a program to end; Windows has no SIGHUP."""
-_CUT_OFF = "the program ended at once (killed, or os._exit): this was written while it ran, what came later is missing"
+_CUT_OFF = Note(
+    "cut-off",
+    "the program ended at once (killed, or os._exit): this was written while it ran, what came later is missing",
+)
 
 
 def ledger_of(process: RegionProcess, *, seen: dict[str, str] | None = None) -> Ledger:
@@ -90,13 +93,13 @@ def of_process(rows: Sequence[Measurement], whose: str) -> list[Measurement]:
     ]
 
 
-def _notes(regions: Sequence[Region]) -> tuple[str, ...]:
+def _notes(regions: Sequence[Region]) -> tuple[Note, ...]:
     """What is missing, and of which regions: the same thing is said once."""
     names: dict[str, list[str]] = {}
     for region in regions:
         for line in region.missing:
             names.setdefault(line, []).append(region.name)
-    return tuple(f"{_together(of, len(regions))}: {line}" for line, of in names.items())
+    return tuple(Note("not-measured", line).of(_together(of, len(regions))) for line, of in names.items())
 
 
 def _together(names: Sequence[str], count: int) -> str:
@@ -131,7 +134,7 @@ class _LedgerKeeper:
             self._conditions = Conditions("cuda")
             self._conditions.before()
 
-    def write(self, *, notes: tuple[str, ...] = ()) -> None:
+    def write(self, *, notes: tuple[Note, ...] = ()) -> None:
         if self._process.all_regions() and self._pid == os.getpid():
             seen = self._conditions.after() if self._conditions is not None else None
             ledger = ledger_of(self._process, seen=seen)

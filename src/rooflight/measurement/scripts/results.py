@@ -11,7 +11,7 @@ import msgspec
 from rooflight.errors import BadFile
 from rooflight.files import UNDECODABLE, load
 from rooflight.formatting import seconds
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, Note
 from rooflight.measurement.scripts.settings import parse_steps
 from rooflight.measurement.scripts.status import ScriptStatus
 
@@ -43,10 +43,10 @@ def recorded_script(folder: Path, *, took_s: float, command: str) -> RecordedScr
     complaints += [line] if (line := _missing(status, ledger)) else []
     if ledger is None:
         return RecordedScript(None, tuple(complaints))
-    notes = [story(status, took_s), *status.notes]
+    notes = [Note("steps-of-program", story(status, took_s)), *status.notes]
     if others := sum(other is not None for _, other in found[1:]):
         who = "another process" if others == 1 else f"{others} other processes"
-        notes.append(f"{who} of the program ran steps too: this is the one that ran most")
+        notes.append(Note("other-processes", f"{who} of the program ran steps too: this is the one that ran most"))
     header = msgspec.structs.replace(ledger.header, notes=(*notes, *ledger.header.notes), command=command)
     return RecordedScript(msgspec.structs.replace(ledger, header=header), tuple(complaints))
 

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from rooflight.errors import BadInput, CannotMeasure, RooflightError
+from rooflight.ledger import Note
 from rooflight.measurement.ranks import shared_store
 from rooflight.measurement.scripts.program_frame import program_frame
 from rooflight.measurement.scripts.settings import OPS, STOP_AFTER, parse_steps
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
 _ATTEMPTS = 3
 """Steps that are recorded at most, until one is like those that were timed."""
 _STOP_KEY = "rooflight/stop after step"
-_EAGER = "compiled code ran eagerly in the recorded step: the ops are those of eager code, the step's time is not"
-_ENDED = "the program ended in the step that was recorded: what came before is here"
+_EAGER = Note(
+    "compiled-code-ran-eagerly",
+    "compiled code ran eagerly in the recorded step: the ops are those of eager code, the step's time is not",
+)
+_ENDED = Note("ended-early", "the program ended in the step that was recorded: what came before is here")
 _PUT_OFFS = 5
 """Steps one after the other that may not be measured, because of what the program does in them."""
 _WAITS = 20
@@ -165,10 +169,15 @@ class ScriptRun:
         if self._thread is None:
             self._thread = threading.get_ident()
         elif self._thread != threading.get_ident():
-            self._note("a second thread ran steps too: only those of the first were measured")
+            self._note(Note("other-threads", "a second thread ran steps too: only those of the first were measured"))
             return False
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            self._note("steps that were captured into a CUDA graph were not measured, nor are its replays seen")
+            self._note(
+                Note(
+                    "captured-steps",
+                    "steps that were captured into a CUDA graph were not measured, nor are its replays seen",
+                )
+            )
             return False
         return torch.utils.data.get_worker_info() is None
 
@@ -260,7 +269,9 @@ class ScriptRun:
             self._waited += 1
             self.status.put_off = reason
             return False
-        self._note(f"{reason} when the step was recorded: where it does, this is a part of a step")
+        self._note(
+            Note("part-of-a-step", f"{reason} when the step was recorded: where it does, this is a part of a step")
+        )
         return True
 
     def _begin_to_watch(self) -> None:
@@ -300,7 +311,7 @@ class ScriptRun:
                 )
             )
         else:
-            self._note(f"another step was taken than was to be measured: {reason}")
+            self._note(Note("other-step-recorded", f"another step was taken than was to be measured: {reason}"))
             self._file.write(self.status)
 
     def _finish(self, took: float) -> None:
@@ -359,7 +370,7 @@ class ScriptRun:
             busy = busy or {op.index for op in ledger.ops if op.kind == "compute"}
             return OpCounterPasses(ledger.ops, busy, levels=wanted.levels)
         except CannotMeasure as reason:
-            self._note(f"counters not measured: {reason}")
+            self._note(Note("not-measured", f"counters not measured: {reason}"))
             return None
 
     def _save(self, ledger: Ledger) -> None:
@@ -367,9 +378,9 @@ class ScriptRun:
 
         save(ledger, self._ops_path, force=True)
 
-    def _note(self, line: str) -> None:
-        if line not in self.status.notes:
-            self.status.notes.append(line)
+    def _note(self, note: Note) -> None:
+        if note not in self.status.notes:
+            self.status.notes.append(note)
             self._file.write(self.status)
 
     # The end.

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from rooflight.ledger import Note
+
 Found = Literal["", "train", "infer"]
 """What ends a step: that of an optimizer, or the call of a model."""
 Doing = Literal["nothing", "timed", "recorded", "counted", "over"]
@@ -42,7 +44,7 @@ class ScriptStatus(msgspec.Struct, omit_defaults=True):
     stopped: bool = False
     """The program was ended because everything was measured."""
     failure: str = ""
-    notes: list[str] = []
+    notes: list[Note] = []
 
 
 class StatusFile:

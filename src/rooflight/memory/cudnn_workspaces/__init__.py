@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.hardware.workspaces import WorkspacePoints, by_precision, shipped
+from rooflight.ledger import Note
 from rooflight.memory.cudnn_workspaces.recorded import RecordedLayers
 from rooflight.ops.kernel_task import Task, rows_of
 
@@ -76,7 +77,7 @@ def _found(recorded: RecordedLayers, tasks: Sequence[Task]) -> dict[Task, int]:
 ORIGIN = "h200"
 _ENOUGH = 1000
 """Layers in a precision: fewer say less of a GPU than all those of the H200."""
-TAKEN_OVER = "cuDNN's workspaces are taken to be the H200's"
+TAKEN_OVER = Note("workspaces-of-another-gpu", "cuDNN's workspaces are taken to be the H200's")
 
 
 class DeviceWorkspaces:

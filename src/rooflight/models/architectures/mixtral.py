@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rooflight.ledger import Note
 from rooflight.models.architectures.llama import Decoder, DecoderWithHead
 
 
@@ -108,6 +109,9 @@ class MixtralForCausalLM(DecoderWithHead):
         )
         super().__init__(decoder)
         self.notes = (
-            "routing depends on the data; "
-            f"estimated as balanced top-{num_experts_per_tok} of {num_local_experts} experts",
+            Note(
+                "balanced-routing",
+                "routing depends on the data; "
+                f"estimated as balanced top-{num_experts_per_tok} of {num_local_experts} experts",
+            ),
         )

@@ -14,6 +14,7 @@ from typing import Literal
 
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
+from rooflight.ledger import Note
 from rooflight.parallel.fabric import Fabric
 from rooflight.parallel.layout import Layout, ParallelOptions
 from rooflight.prediction.cluster.combined import ParallelStep, predict
@@ -36,7 +37,7 @@ class ScalingCurve:
     steps: tuple[ParallelStep, ...]
     points: tuple[ScalingPoint, ...]
     """What each of them is against the first; whether they fit is not looked for here."""
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def curve(
@@ -64,7 +65,7 @@ def curve(
     counts = list(replicas) if replicas is not None else doubled
     if not counts or min(counts) < 1:
         raise BadInput("no-runs", f"no runs of at least one replica of {each} GPUs each: give other numbers")
-    notes: list[str] = []
+    notes: list[Note] = []
     steps: list[ParallelStep] = []
     points: list[ScalingPoint] = []
     first_rates: dict[str, float] = {}
@@ -74,13 +75,21 @@ def curve(
             notes.append(_end(batch, last=points[-1].gpus // each if points else 0, following=count))
             break
         if kind == "strong" and batch % count:
-            notes.append(f"{count} replicas do not divide {batch}: each takes {size}, as many as the fullest")
+            notes.append(
+                Note(
+                    "uneven-replicas",
+                    f"{count} replicas do not divide {batch}: each takes {size}, as many as the fullest",
+                )
+            )
         cut = options
         if options.micro_batches and size % options.micro_batches:
             cut = replace(options, micro_batches=None)
             notes.append(
-                f"a batch of {size} cannot be cut into {options.micro_batches} micro-batches: that row of the "
-                f"{kind} curve is as without --micro-batches"
+                Note(
+                    "uneven-micro-batches",
+                    f"a batch of {size} cannot be cut into {options.micro_batches} micro-batches: that row of the "
+                    f"{kind} curve is as without --micro-batches",
+                )
             )
         larger = layout_at(count)
         fabric = fabric_of(larger)
@@ -92,11 +101,16 @@ def curve(
     return ScalingCurve(tuple(steps), tuple(points), tuple(notes))
 
 
-def _end(batch: int, *, last: int, following: int) -> str:
+def _end(batch: int, *, last: int, following: int) -> Note:
     """Why a curve of strong scaling goes no further."""
     if last == batch:
-        return f"the curve ends where a global batch of {batch} has no sample left for another replica"
-    return f"the curve ends before {following} replicas, for which a global batch of {batch} has too few samples"
+        return Note(
+            "end-of-curve", f"the curve ends where a global batch of {batch} has no sample left for another replica"
+        )
+    return Note(
+        "end-of-curve",
+        f"the curve ends before {following} replicas, for which a global batch of {batch} has too few samples",
+    )
 
 
 def _point(step: ParallelStep, first: ParallelStep, paleo_speedup: dict[str, float]) -> ScalingPoint:

@@ -345,7 +345,7 @@ def _devices(context: ReportContext) -> Section | None:
     return Section(
         charts=_charts(devices_chart(part.answer)),
         tables=filled(predict_tables.main_table(part.answer)),
-        lines=(*_as_what(context.ledger), *context.left_out, *part.answer.notes, *checked_lines(part.answer)),
+        lines=(*_as_what(context.ledger), *context.left_out, *map(str, part.answer.notes), *checked_lines(part.answer)),
         small_print=tuple(conventions(part.answer)),
     )
 
@@ -365,7 +365,7 @@ def _scaling(context: ReportContext) -> Section | None:
     return Section(
         charts=_charts(scaling_chart(part.answer)),
         tables=filled(*tables),
-        lines=(where, *_as_what(context.ledger), *many.assumptions, *many.notes),
+        lines=(where, *_as_what(context.ledger), *many.assumptions, *map(str, many.notes)),
         small_print=(MANY_CONVENTIONS,),
     )
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from rooflight.errors import BadInput, RooflightError
 from rooflight.hardware.device import Device
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, Note
 from rooflight.prediction.api import Question
 from rooflight.prediction.cluster_run import layout_of
 from rooflight.prediction.device_run import device_runs
@@ -152,7 +152,7 @@ class PredictedRun:
     ledger: Ledger
     """With the ops that it would run there."""
     prediction: Prediction
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def runs_from(ledger: Ledger, devices: Sequence[Device]) -> Iterator[PredictedRun]:
@@ -166,4 +166,6 @@ def runs_from(ledger: Ledger, devices: Sequence[Device]) -> Iterator[PredictedRu
         predictor, said = predictor_of(device, None, None)
         (cell,) = device_runs(step, [predictor])
         prediction = replace(cell.prediction(), memory=memories.of(step, device))
-        yield PredictedRun(there, prediction, (*said, *([otherwise] if otherwise else [])))
+        yield PredictedRun(
+            there, prediction, (*said, *([Note("kernels-of-another-target", otherwise)] if otherwise else []))
+        )

@@ -46,7 +46,7 @@ def steps_of_ledger(ledger: Ledger, source: str, devices: Sequence[Device]) -> t
         steps.append(
             ReportedStep(row, device, total(run.ledger.ops).work_flops, flops_by_precision(run.ledger), source=source)
         )
-        notes += [note for note in run.notes if note not in notes]
+        notes += [note.text for note in run.notes if note.text not in notes]
     return steps, notes
 
 

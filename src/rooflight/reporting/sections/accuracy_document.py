@@ -52,7 +52,7 @@ def accuracy_document(accuracy: Accuracy) -> Document:
 
 def describe(accuracy: Accuracy) -> str:
     """The `repr`."""
-    return "\n".join([_title(accuracy), *_lines(accuracy), *accuracy.notes])
+    return "\n".join([_title(accuracy), *_lines(accuracy), *map(str, accuracy.notes)])
 
 
 def accuracy_data(accuracy: Accuracy) -> dict[str, Any]:

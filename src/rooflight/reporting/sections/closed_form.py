@@ -65,7 +65,7 @@ def _heading(form: ClosedForm) -> Iterator[str]:
     what = "kept for backward" if form.step == "train" else "outputs of leaf modules"
     yield from _wrapped("", f"Activations are bytes: {what}. Big-O drops constant factors and keeps the model's sizes.")
     for note in form.notes:
-        yield from _wrapped("", note)
+        yield from _wrapped("", note.text)
 
 
 def _axis(points: Iterable[Point], axis: int) -> str:

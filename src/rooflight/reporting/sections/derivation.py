@@ -6,7 +6,7 @@ from textwrap import fill
 
 from rooflight import formatting
 from rooflight.estimation.derivation import Derivation, MovedTensor, OpDerivation, derive
-from rooflight.ledger import PHASES, Cost, Ledger
+from rooflight.ledger import PHASES, Cost, Ledger, Note
 from rooflight.ops.expressions import evaluate, to_latex, to_text
 from rooflight.ops.registry import Work
 from rooflight.summary.functions import is_function, row_names
@@ -21,12 +21,17 @@ def derivation_of(ledger: Ledger, text: str) -> Derivation:
     notes = []
     if found.alike:
         count, last = len(found.alike) + 1, found.alike[-1]
-        notes.append(f"{text!r} is {count} layers that cost the same, up to {last}; figures are for one, {found.name}")
+        notes.append(
+            Note(
+                "alike-layers",
+                f"{text!r} is {count} layers that cost the same, up to {last}; figures are for one, {found.name}",
+            )
+        )
     return derive(ledger, found.name, rows=row_names(ledger), notes=notes)
 
 
 def derivation_text(derivation: Derivation) -> str:
-    blocks = ["\n".join((_title(derivation), *(fill(note, 100) for note in derivation.notes)))]
+    blocks = ["\n".join((_title(derivation), *(fill(str(note), 100) for note in derivation.notes)))]
     for phase in PHASES:
         blocks.extend(op_text(row) for row in derivation.ops if row.op.phase == phase)
     if memory := _memory_text(derivation):

@@ -308,7 +308,7 @@ def _warnings(predictions: Predictions) -> list[str]:
     already."""
     if len(predictions) == 1 and predictions[0].memory is not None:
         return []
-    return [note for note in predictions.notes if note.startswith(DOES_NOT_FIT)]
+    return [note.text for note in predictions.notes if note.code == DOES_NOT_FIT]
 
 
 def _verdict(prediction: Prediction, header: Header) -> str:
@@ -341,7 +341,7 @@ def _details(predictions: Predictions, prediction: Prediction) -> list[Table]:
 
 
 def _notes(predictions: Predictions, prediction: Prediction, *, few: bool, price: float | None) -> list[str]:
-    said = [f"note: {note}" for note in dict.fromkeys(predictions.notes) if not note.startswith(DOES_NOT_FIT)]
+    said = [f"note: {note}" for note in dict.fromkeys(predictions.notes) if note.code != DOES_NOT_FIT]
     assumed = dict.fromkeys(advice.assumption for advice in prediction.advice if advice.assumption)
     said += [f"advice: {words}" for words in assumed if prediction.many is None]
     inside = [row.inside for row in predictions if row.inside is not None]
@@ -356,7 +356,7 @@ def _notes(predictions: Predictions, prediction: Prediction, *, few: bool, price
         said.append(f"nothing that rooflight can predict would make it {WORTH:.0%} faster")
     if not few:
         said.append(f"give {DETAILED} or fewer devices and batches to see the costliest ops and what would help")
-    said += [f"note: {note}" for note in _of_devices(predictions, lambda many: many.notes)]
+    said += [f"note: {note}" for note in _of_devices(predictions, lambda many: [str(note) for note in many.notes])]
     said += [f"assumed: {line}" for line in _of_devices(predictions, lambda many: many.assumptions)] if few else []
     if price is not None:
         said.append(f"at {price:g} an hour for one device, idle time not counted")

@@ -121,7 +121,7 @@ def _notes(rows: Sequence[StudyRow]) -> list[str]:
     cells_of: dict[str, list[str]] = {}
     for row in rows:
         for note in row.notes if row.state != "impossible" else ():
-            cells_of.setdefault(note, []).append(row.cell.slug)
+            cells_of.setdefault(str(note), []).append(row.cell.slug)
     lines = [
         f"note: {cells[0]}{f' and {len(cells) - 1} more' if len(cells) > 1 else ''}: {note}"
         for note, cells in cells_of.items()

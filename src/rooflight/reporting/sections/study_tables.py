@@ -18,6 +18,7 @@ from rooflight.reporting.sections.study_trends import words
 from rooflight.reporting.table import Cells, Column, Table, table_of
 from rooflight.study.cell import SIDES, Side, StudyRow
 from rooflight.study.trends import varying
+from rooflight.summary.reliability import UNRELIABLE
 
 if TYPE_CHECKING:
     from rooflight.study.plan import StudyPlan
@@ -99,7 +100,7 @@ def summary_document(rows: Sequence[StudyRow], plan: StudyPlan, *, most: int | N
 def unreliable(rows: Sequence[StudyRow]) -> tuple[str, ...]:
     """That some of the measured times cannot be trusted, on top."""
     measured = [row for row in rows if "time.measured" in row.values]
-    doubted = [row for row in measured if any(note.startswith("TIMES UNRELIABLE") for note in row.notes)]
+    doubted = [row for row in measured if any(note.code == UNRELIABLE for note in row.notes)]
     if not doubted:
         return ()
     return (
