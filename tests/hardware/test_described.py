@@ -31,7 +31,7 @@ def test_what_is_not_given_is_assumed_and_said():
     device = find(ALL)
     assert device.peak("bf16").value == 71e12 and device.peak("tf32").value == 35.5e12
     (note,) = guess_notes([device, find("h200")])
-    assert note == "described-gpu: not given, so assumed: bf16 71T (as fp16), tf32 35.5T (half of fp16)"
+    assert note.text == "described-gpu: not given, so assumed: bf16 71T (as fp16), tf32 35.5T (half of fp16)"
     kinds = {figure.source.startswith(GIVEN) or figure.source.startswith(ASSUMED) for _, figure in figures(device)}
     assert kinds == {True}
 

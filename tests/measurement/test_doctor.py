@@ -465,7 +465,7 @@ def test_a_probe_that_is_refused_for_any_reason_ends_in_its_line(tmp_path, monke
     line = "GB202 has no counter 'x.sum': `ncu --query-metrics` lists its names"
     (tmp_path / "sitecustomize.py").write_text(
         "from rooflight.errors import BadInput\nfrom rooflight.measurement.cupti import ranges\n"
-        f"def probe(**_):\n    raise BadInput({line!r})\nranges.probe = probe\n"
+        f"def probe(**_):\n    raise BadInput('unknown-counter', {line!r})\nranges.probe = probe\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(CannotMeasure) as refusal:

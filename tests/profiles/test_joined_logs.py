@@ -242,4 +242,4 @@ def test_what_no_kernel_has_is_not_told_as_nothing(tmp_path: Path) -> None:
     table.write_text("kernel,calls,time_us\ngemm,1,10\n")
     said = note_texts(read(ncu(tmp_path, [("gemm", 1000), ("relu", 1000)], few), table).header.notes)
     assert "the 1 kernel with a time: 2,000 B of DRAM traffic, 10.0 µs" in said
-    assert any(note.startswith("t.csv is a summary: a row is all launches") for note in said)
+    assert any(note.startswith("t.csv: the log is a summary: a row is all launches") for note in said)

@@ -332,7 +332,7 @@ HOSTILE = "<script>alert(1)</script>\"'&]]><img src=x onerror=alert(1)>"
 def test_names_from_anywhere_stay_text() -> None:
     found = [msgspec.structs.replace(row, cell=msgspec.structs.replace(row.cell, model=HOSTILE + row.cell.model, settings={HOSTILE: HOSTILE}),
                                      facts=row.facts | {"device": HOSTILE}, failures={"measured": HOSTILE}, state="failed",
-                                     notes=(HOSTILE,)) for row in rows()]  # fmt: skip
+                                     notes=(Note("hostile", HOSTILE),)) for row in rows()]  # fmt: skip
     plan = msgspec.structs.replace(PLAN, title=HOSTILE, about=HOSTILE, claim=(
         StudyClaim(claim="time < 1 ms", says=HOSTILE, source=HOSTILE), StudyClaim(claim="time('<b>') < 1 s")))  # fmt: skip
     checker = well_formed(study_html(found, plan, folder=HOSTILE))
