@@ -1,4 +1,4 @@
-"""Every error has a code, written where the error is made, beside its sentence."""
+"""Every error and every note has a code, written where it is made, beside its sentence."""
 
 from __future__ import annotations
 
@@ -56,6 +56,18 @@ def test_every_error_of_the_source_has_a_literal_code_or_hands_one_on():
         if not handed_on and not (isinstance(literal, str) and CODE.fullmatch(literal)):
             wrong.append(place)
     assert wrong == []
+
+
+def test_every_code_of_a_note_that_is_written_out_is_a_code():
+    literal = [
+        (f"{path}:{node.lineno}", node.args[0].value)
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Note" and isinstance(node.args[0], ast.Constant)
+    ]
+    assert len(literal) > 100
+    without = [place for place, code in literal if not CODE.fullmatch(code)]
+    assert [place.partition(":")[0] for place in without] == ["files.py"]  # where older ledgers are read
 
 
 def test_an_error_knows_its_code_and_the_options_of_its_line():

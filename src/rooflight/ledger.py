@@ -370,14 +370,12 @@ class MathModes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """What a reader of the numbers should know: what could not be measured and why, what was assumed.
-
-    `code` names it in a few words with hyphens, such as `random-inputs`; the text is a sentence, and may change.
-    """
+    """Something that a reader of the numbers should know: what could not be measured and why, what was assumed."""
 
     code: str
-    """Empty where the file is of format 4 or older, in which notes were texts."""
+    """A name for programs, such as `random-inputs`; empty in files of before format 5, where a note was a text."""
     text: str
+    """A sentence for people, which may be improved at any time."""
 
     def of(self, where: str) -> Note:
         """Return the same note, said of one of several."""

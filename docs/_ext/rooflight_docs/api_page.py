@@ -118,9 +118,11 @@ def _errors() -> str:
         for name, held in vars(errors).items()
         if inspect.isclass(held) and issubclass(held, errors.RooflightError)
     ]
-    return "All of `rooflight.errors`, with the exit code of the command line:\n\n" + table(
-        ("error", "what went wrong", "exit code"), rows
-    )
+    return (
+        "All of `rooflight.errors`, with the exit code of the command line. `error.code` names the problem for "
+        "programs, such as `unknown-device`, and stays when the sentence is improved; `error.options` are the options that the "
+        "sentence names.\n\n"
+    ) + table(("error", "what went wrong", "exit code"), rows)
 
 
 def _prose(held: Any) -> str:

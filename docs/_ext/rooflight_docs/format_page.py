@@ -12,7 +12,7 @@ from rooflight_docs.markdown import cell, code, table
 
 STRUCTS: tuple[type, ...] = (
     ledger.Ledger, ledger.Header, ledger.MathModes, ledger.Module, ledger.Storage, ledger.Op, ledger.Tensor,
-    ledger.Cost, ledger.Kernel, ledger.Measurement, ledger.HostCall, ledger.Value,
+    ledger.Cost, ledger.Kernel, ledger.Measurement, ledger.HostCall, ledger.Value, ledger.Note,
 )  # fmt: skip
 """In the order in which one meets them."""
 ALIASES = ("Phase", "Kind", "StepKind", "Execution", "Category", "KernelKind", "HostCallKind", "Scope", "Dtype")
@@ -23,7 +23,7 @@ def page() -> str:
     _, _, about = (inspect.getdoc(files) or "").partition("\n\n")
     parts = [
         f"The format has version {ledger.FORMAT_VERSION}. {_prose(about)}\n",
-        "```text\nLedger\n├── header        Header, with MathModes\n├── modules[]     Module\n"
+        "```text\nLedger\n├── header        Header, with MathModes and Note\n├── modules[]     Module\n"
         "├── storages[]    Storage\n├── ops[]         Op, with Tensor and Cost\n├── kernels[]     Kernel, with Value\n"
         "├── measurements[]  Measurement, with Value\n└── host_calls[]  HostCall\n```\n",
         "Fields that have their default are left out of the file. Unknown fields are refused. All units are SI.\n",
