@@ -14,14 +14,16 @@ from click.testing import CliRunner
 import rooflight
 from rooflight import recordings
 from rooflight.commands.main import cli
-from rooflight.files import load
+from rooflight.errors import BadFile
+from rooflight.files import load, save
 from rooflight.hardware.calibration import read as read_calibration
-from rooflight.ledger import FORMAT_VERSION
+from rooflight.ledger import FORMAT_VERSION, Note
 from rooflight.metrics import QUANTITIES
 from rooflight.spec import StepSpec
 from rooflight.study.api import load as load_study
 from rooflight.study.hypotheses import claims
 from rooflight.summary.measured import Measured
+from rooflight.summary.reliability import UNRELIABLE
 from tests.fixtures.paths import DATA
 from tests.fixtures.recordings import recording
 
@@ -68,6 +70,19 @@ def test_every_number_of_a_measurement_is_what_the_file_holds() -> None:
                 assert {key: one.value for key, one in now.quantities.items()} == {  # type: ignore[attr-defined]
                     key: one["value"] for key, one in held.items()
                 }, name
+
+
+def test_notes_of_before_they_had_codes_are_read_and_kept(tmp_path: Path) -> None:
+    raw = json.loads(gzip.decompress(recordings.path("h200/resnet50-train-fp32").read_bytes()))
+    ledger = recording("h200/resnet50-train-fp32")
+    assert raw["header"]["notes"] and ledger.header.notes == tuple(Note("", text) for text in raw["header"]["notes"])
+    header = msgspec.structs.replace(ledger.header, notes=(*ledger.header.notes, Note("random-inputs", "made up")))
+    today = save(msgspec.structs.replace(ledger, header=header), tmp_path / "today.json")
+    assert load(today).header.notes == header.notes
+    today.write_text(today.read_text().replace('{"code":"random-inputs","text":"made up"}', '"made up"'))
+    with pytest.raises(BadFile) as refused:
+        load(today)
+    assert refused.value.code == "damaged-file"
 
 
 def test_a_calibration_is_read() -> None:
@@ -119,3 +134,21 @@ def test_a_study_is_read_and_its_claims_are_understood(tmp_path: Path) -> None:
     # As results are passed on, without their journal.
     shutil.rmtree(folder / "journal")
     assert load_study(folder).rows == rows
+
+
+def test_notes_of_an_older_study_are_read_from_its_index_and_its_journal(tmp_path: Path) -> None:
+    """That times are doubted is still known of them."""
+    doubted, other = "TIMES UNRELIABLE: others kept the cores busy", "no GPU here"
+    wanted = (Note(UNRELIABLE, doubted), Note("", other))
+    folder = tmp_path / "study"
+    shutil.copytree(FOLDER / "study", folder)
+    (journal,) = (folder / "journal").iterdir()
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines[0]["notes"] = [doubted, other]
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert wanted in [row.notes for row in load_study(folder).rows]
+    shutil.rmtree(folder / "journal")
+    index = json.loads((folder / "index.json").read_text())
+    index["rows"][0]["notes"] = [doubted, other]
+    (folder / "index.json").write_text(json.dumps(index))
+    assert load_study(folder).rows[0].notes == wanted

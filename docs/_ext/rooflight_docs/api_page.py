@@ -120,8 +120,8 @@ def _errors() -> str:
     ]
     return (
         "All of `rooflight.errors`, with the exit code of the command line. `error.code` names the problem for "
-        "programs, such as `unknown-device`, and stays when the sentence is improved; `error.options` are the options that the "
-        "sentence names.\n\n"
+        "programs, such as `unknown-device`, and stays when the sentence is improved; `error.options` are the "
+        "options that the sentence names.\n\n"
     ) + table(("error", "what went wrong", "exit code"), rows)
 
 
