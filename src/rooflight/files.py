@@ -35,7 +35,7 @@ MIGRATIONS: dict[int, Migration] = {}
 """From the version it is filed under to the next, where that is more than new fields."""
 ONLY_ADDED_SINCE = 1
 """From this version on formats only gained fields (2: what measurements need; 3: when kernels were launched; 4: how a
-step is run), or names changed that are put right after reading, and notes got codes (5)."""
+step is run; 5: codes of notes), or names changed that are put right after reading."""
 
 
 class _HeaderOf4(Header, frozen=True):
