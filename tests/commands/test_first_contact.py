@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pty
 import shlex
@@ -75,6 +76,8 @@ def test_what_a_machine_lacks_is_exit_code_3_with_the_remedy(run):
     assert (code, run.code) == (3, "capability-missing")
     assert len(out.splitlines()) > 5
     assert err.startswith("rooflight: ") and err.count("\n") == 1
+    wanted = json.loads(run("doctor", "--json")[1])["capabilities"]["counters_cupti"]
+    assert wanted["reason"] in err and (wanted["command"] or wanted["remedy"]) in err
 
 
 @pytest.fixture

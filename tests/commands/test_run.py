@@ -64,7 +64,7 @@ def test_the_programs_output_then_a_table(program):
     assert lines[2].startswith("main.py · 2 regions")
     rows = {words[0]: words[2] for words in (line.split() for line in lines) if words[:1] in (["step"], ["layer"])}
     assert rows == {"step": "5", "layer": "5"}
-    assert "all regions: " in done.stdout
+    assert "note: all regions: " in done.stdout
     assert done.stderr == ""
 
 
@@ -190,7 +190,7 @@ def test_a_program_without_regions_is_told_so(program):
 
 def test_a_region_that_was_never_executed_is_told(program):
     done = run("--", *program("with region('x', when=False): pass"))
-    assert "x: " in done.stdout
+    assert "note: x: " in done.stdout
 
 
 def test_a_script_by_itself_is_no_command(program):
