@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -121,11 +122,17 @@ _ALWAYS = ("batch", "step", "dtype", "gpus")
 """Coordinates that are told of every cell."""
 
 
-@cache
 def _device(on: str | None) -> Device | None:
     """As the database or its file describes it; `None`: this machine's, or one that cannot be read here."""
     if on is None or on.casefold() in (HERE, PROCESSOR):
         return None
+    file = Path(on)
+    return _described(on, file.resolve(), file.stat().st_mtime_ns) if file.is_file() else _described(on)
+
+
+@cache
+def _described(on: str, *file: Path | int) -> Device | None:
+    """`file`: the device's own, where it lies and when it was written, as it may be written anew."""
     try:
         return find(on)
     except RooflightError:

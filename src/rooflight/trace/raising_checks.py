@@ -48,7 +48,7 @@ def outcome_without_error() -> bool | int | float | None:
     if span is None or reading is None:
         return None
     as_truth = any(part in reading.opname for part in ("JUMP", "BOOL", "NOT"))
-    for check, test in _checks(frame.f_code.co_filename):
+    for check, test in _checks(_source(frame.f_code.co_filename)):
         raising = isinstance(check, ast.If)
         conditions = _conditions(test)
         for read, negated in conditions:
@@ -65,11 +65,17 @@ def outcome_without_error() -> bool | int | float | None:
     return None
 
 
+def _source(filename: str) -> str:
+    """Return the text of a file as it is now: a user edits a model and loads it again."""
+    linecache.checkcache(filename)
+    return "".join(linecache.getlines(filename))
+
+
 @lru_cache(maxsize=64)
-def _checks(filename: str) -> tuple[tuple[ast.stmt, ast.expr], ...]:
+def _checks(source: str) -> tuple[tuple[ast.stmt, ast.expr], ...]:
     """Statements of a file that raise an error, those by `if` where their condition is true, and the condition."""
     try:
-        tree = ast.parse("".join(linecache.getlines(filename)))
+        tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return ()
     return tuple(
