@@ -1,9 +1,12 @@
-"""What every test process needs before torch is used."""
+"""What every test process needs before torch is used, and what a test may not leave to the next."""
 
 import gc
 import os
 import sys
+import tempfile
+import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +19,58 @@ settings.load_profile("any machine")
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 # Tests run side by side, one process a core: threads of one would wait for those of the other, and spin meanwhile.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the run empty folders for the user's data and cache: no calibration or trace of this user counts."""
+    if not hasattr(config, "workerinput"):  # worker processes inherit them
+        folder = tempfile.TemporaryDirectory(prefix="rooflight-tests-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["XDG_CACHE_HOME"], os.environ["XDG_DATA_HOME"] = f"{folder.name}/cache", f"{folder.name}/data"
+
+
+@pytest.fixture(autouse=True)
+def _process_as_it_was(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Seed torch as pytest-randomly seeds `random` and numpy, and fail a test that leaves the process changed.
+
+    Models that the test imported from a temporary folder are forgotten: the `own.py` of the next test is another file.
+    """
+    if "torch" in sys.modules:
+        _seed_torch(request.config.getoption("randomly_seed", None), request.node.nodeid)
+    before, modules, path = _state(), set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and Path(file).is_relative_to(tmp_path_factory.getbasetemp()):
+            del sys.modules[name]
+    after = _state()
+    assert {name: after.get(name) for name in before if after.get(name) != before[name]} == {}
+
+
+def _seed_torch(*parts: object) -> None:
+    import torch
+
+    torch.default_generator.manual_seed(zlib.crc32(repr(parts).encode()))
+
+
+def _state() -> dict[str, object]:
+    """Settings of the process that the code under test reads; those of torch where it is loaded."""
+    state: dict[str, object] = {"folder": os.getcwd(), **os.environ}
+    state.pop("PYTEST_CURRENT_TEST", None)
+    if "torch" in sys.modules:
+        import torch
+
+        state |= {
+            "threads": torch.get_num_threads(),
+            "default type": torch.get_default_dtype(),
+            "precision of products": torch.get_float32_matmul_precision(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "gradients": torch.is_grad_enabled(),
+            "modes": (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()),
+            "a module's call": torch.nn.Module.__call__,
+        }
+    return state
 
 
 @pytest.fixture(scope="module", autouse=True)
