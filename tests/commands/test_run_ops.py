@@ -32,7 +32,7 @@ def train(steps):
 
 def run(*words, env=ALONE, **options):
     command = [sys.executable, "-m", "rooflight.commands.main", "run", "--ops", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=env, **options)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def flops(ledger):
 
 def test_a_script_as_it_is_gives_what_it_gave_and_a_step(tmp_path):
     script = [sys.executable, str(SCRIPTS / "plain_loop.py")]
-    alone = subprocess.run(script, capture_output=True, text=True, timeout=300, check=True, env=ALONE).stdout
+    alone = subprocess.run(script, capture_output=True, text=True, timeout=600, check=True, env=ALONE).stdout
     saved = tmp_path / "run.json"
     done = run("-o", saved, "--", *script)
     assert (done.returncode, done.stderr) == (0, f"rooflight: wrote {saved}\n")
@@ -86,7 +86,7 @@ def test_where_there_is_nothing_to_record_one_line_says_so(words, message):
 
 def test_its_options_are_of_it(program):
     command = [sys.executable, "-m", "rooflight.commands.main", "run", "--stop-after", "--", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stderr) == (2, "rooflight: --stop-after is of --ops: add it\n")
 
 

@@ -44,7 +44,7 @@ def is_alive(process: int) -> bool:
 
 def pids(folder: Path, count: int = 2) -> list[int]:
     """When all have begun."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while len(files := [path for path in folder.glob("*.pid") if path.read_text()]) < count:
         assert time.monotonic() < end, "they did not begin"
         time.sleep(0.02)
@@ -52,7 +52,7 @@ def pids(folder: Path, count: int = 2) -> list[int]:
 
 
 def gone(processes: list[int]) -> bool:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while any(map(is_alive, processes)) and time.monotonic() < end:
         time.sleep(0.02)
     return not any(map(is_alive, processes))
@@ -84,7 +84,7 @@ def test_every_process_knows_its_rank(tmp_path: Path) -> None:
 def test_one_that_fails_ends_the_others(fails: str, said: str, tmp_path: Path) -> None:
     """Rank 0 would wait for it for ever."""
     waits = "(exec('time.sleep(1000)') if rank == 0 else None); "
-    begun = "[time.sleep(0.02) for _ in range(500) if not (folder / '0.pid').exists()]; "
+    begun = "[time.sleep(0.02) for _ in iter(lambda: (folder / '0.pid').exists(), True)]; "
     with pytest.raises(CannotMeasure) as caught:
         run(WATCHED + MARK + waits + begun + fails, tmp_path)
     assert said in str(caught.value)
@@ -289,13 +289,13 @@ def test_a_process_that_is_killed_ends_the_measurement(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [*command, "--on", "cpu", "--repeat", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while len(children := _children(parent.pid)) < 2:
         assert time.monotonic() < end and parent.poll() is None
         time.sleep(0.1)
     time.sleep(1)
     os.kill(children[0], signal.SIGKILL)
-    _, said = parent.communicate(timeout=120)
+    _, said = parent.communicate(timeout=600)
     assert parent.returncode != 0
     lines = [line for line in said.splitlines() if line.startswith("rooflight: ")]
     assert len(lines) == 1 and "of 2 failed, and the others were ended: it was killed by signal 9" in lines[0]

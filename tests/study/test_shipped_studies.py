@@ -320,7 +320,7 @@ def test_vgg11_in_plain_fp32_executes_less_than_it_needs():
 
 def test_the_recorded_report_can_be_made():
     ran = subprocess.run([sys.executable, "-m", "rooflight", "report", RECORDED / "vgg-roofline", "--to", "md"],
-                         capture_output=True, text=True, timeout=300, check=True)  # fmt: skip
+                         capture_output=True, text=True, timeout=600, check=True)  # fmt: skip
     assert "19 claims: 8 held, 9 refuted, 2 undecided" in ran.stdout
 
 
