@@ -66,7 +66,7 @@ def _imported(place: str) -> ModuleType:
     try:
         if place.endswith(".py") or "/" in place:
             return _from_file(Path(place))
-        _search_first(Path.cwd())
+        sys.path[:] = dict.fromkeys((str(Path.cwd()), *sys.path))  # first, also where it was searched before
         return importlib.import_module(place)
     except SyntaxError as error:
         where = f"{Path(error.filename or place).name}:{error.lineno}"
@@ -88,12 +88,6 @@ def _imported(place: str) -> ModuleType:
         raise UnknownModel(_raised(error, place)) from error
 
 
-def _search_first(folder: Path) -> None:
-    """Put a folder before all others that modules are searched in, also before folders of models loaded earlier."""
-    if sys.path[:1] != [str(folder)]:
-        sys.path[:] = [str(folder), *(other for other in sys.path if other != str(folder))]
-
-
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UnknownModel(f"no file {path}; give an existing path/to/file.py:factory")
@@ -101,7 +95,7 @@ def _from_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UnknownModel(f"{path} is no Python file; give path/to/file.py:factory")
-    _search_first(path.resolve().parent)
+    sys.path[:] = dict.fromkeys((str(path.resolve().parent), *sys.path))
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickles look their module up by name while the file still runs.
     sys.modules[name] = module

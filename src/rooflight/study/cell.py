@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -79,7 +79,7 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
 
         It is neither estimated nor predicted, measured or submitted, and no claim is about it.
         """
-        precision, device = self.autocast or self.dtype, _device(self.on)
+        precision, device = self.autocast or self.dtype, device_of(self.on)
         return "" if device is None or device.peak(precision) is not None else f"no {precision} on {device.title}"
 
     @property
@@ -122,17 +122,14 @@ _ALWAYS = ("batch", "step", "dtype", "gpus")
 """Coordinates that are told of every cell."""
 
 
-def _device(on: str | None) -> Device | None:
+def device_of(on: str | None) -> Device | None:
     """As the database or its file describes it; `None`: this machine's, or one that cannot be read here."""
-    if on is None or on.casefold() in (HERE, PROCESSOR):
-        return None
-    file = Path(on)
-    return _described(on, file.resolve(), file.stat().st_mtime_ns) if file.is_file() else _described(on)
+    return None if on is None else _described(on, os.path.isfile(on) and os.stat(on).st_mtime_ns)
 
 
 @cache
-def _described(on: str, *file: Path | int) -> Device | None:
-    """`file`: the device's own, where it lies and when it was written, as it may be written anew."""
+def _described(on: str, written_ns: int) -> Device | None:
+    """`written_ns`: when the device's file was, which may be written anew."""
     try:
         return find(on)
     except RooflightError:
