@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 import tempfile
 import zlib
@@ -14,6 +15,9 @@ from hypothesis import HealthCheck, settings
 # No test asks for a duration: a machine with other work makes examples slowly.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# Scripts are imported by their names, from the end of the path: coverage is the package, not that script.
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 # torch's profiler reads this once, at its first use in a process, and from 2.13 on tells of every start and stop.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
@@ -35,8 +39,9 @@ def _process_as_it_was(request: pytest.FixtureRequest, tmp_path_factory: pytest.
 
     Models that the test imported from a temporary folder are forgotten: the `own.py` of the next test is another file.
     """
-    if "torch" in sys.modules:
-        _seed_torch(request.config.getoption("randomly_seed", None), request.node.nodeid)
+    if torch := sys.modules.get("torch"):
+        words = f"{request.config.getoption('randomly_seed', None)} {request.node.nodeid}"
+        torch.default_generator.manual_seed(zlib.crc32(words.encode()))
     before, modules, path = _state(), set(sys.modules), list(sys.path)
     yield
     sys.path[:] = path
@@ -44,23 +49,15 @@ def _process_as_it_was(request: pytest.FixtureRequest, tmp_path_factory: pytest.
         file = getattr(sys.modules[name], "__file__", None)
         if file is not None and Path(file).is_relative_to(tmp_path_factory.getbasetemp()):
             del sys.modules[name]
-    after = _state()
-    assert {name: after.get(name) for name in before if after.get(name) != before[name]} == {}
-
-
-def _seed_torch(*parts: object) -> None:
-    import torch
-
-    torch.default_generator.manual_seed(zlib.crc32(repr(parts).encode()))
+    assert {name: value for name, value in _state().items() ^ before.items() if name in before or name.isupper()} == {}
 
 
 def _state() -> dict[str, object]:
-    """Settings of the process that the code under test reads; those of torch where it is loaded."""
-    state: dict[str, object] = {"folder": os.getcwd(), **os.environ}
-    state.pop("PYTEST_CURRENT_TEST", None)
-    if "torch" in sys.modules:
-        import torch
-
+    """Return settings of the process that code reads: the environment, and those of torch where it is loaded."""
+    others = re.compile("PYTEST|_?TORCHINDUCTOR")  # pytest's, and what torch sets itself
+    state: dict[str, object] = {name: value for name, value in os.environ.items() if not others.match(name)}
+    state["folder"] = os.getcwd()
+    if torch := sys.modules.get("torch"):
         state |= {
             "threads": torch.get_num_threads(),
             "default type": torch.get_default_dtype(),

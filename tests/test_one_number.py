@@ -58,7 +58,6 @@ NAMES = ("bound", "percent_of_roof", "mfu", "intensity", "gain", "fit")
 @pytest.fixture
 def rooflight(run, monkeypatch, tmp_path):
     """Run a command in this process, in a folder of its own that holds somebody's model."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unet.py").write_text(UNET)
 

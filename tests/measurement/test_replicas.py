@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,21 +26,15 @@ from rooflight.study.values import measured
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import rates, wall_s
 from rooflight.summary.sums import OpGroup
+from tests.fixtures.processes import children_of, wait_until_gone
 
 RANK = "import os, pathlib, sys, time; rank = int(os.environ['RANK']); folder = pathlib.Path(sys.argv[1]); "
 WATCHED = RANK + "from rooflight.measurement.replicas import end_with_parent; end_with_parent(); "
 MARK = "(folder / f'{rank}.pid').write_text(str(os.getpid())); "
 
 
-def run(script: str, folder: Path, count: int = 2, timeout_s: float = 60.0) -> None:
+def run(script: str, folder: Path, count: int = 2, timeout_s: float = 600.0) -> None:
     run_replicas([sys.executable, "-c", script, str(folder)], count, folder, timeout_s=timeout_s)
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def pids(folder: Path, count: int = 2) -> list[int]:
@@ -49,13 +44,6 @@ def pids(folder: Path, count: int = 2) -> list[int]:
         assert time.monotonic() < end, "they did not begin"
         time.sleep(0.02)
     return [int(path.read_text()) for path in files]
-
-
-def gone(processes: list[int]) -> bool:
-    end = time.monotonic() + 600
-    while any(map(is_alive, processes)) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not any(map(is_alive, processes))
 
 
 # --- processes ---
@@ -89,14 +77,14 @@ def test_one_that_fails_ends_the_others(fails: str, said: str, tmp_path: Path) -
         run(WATCHED + MARK + waits + begun + fails, tmp_path)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert gone(pids(tmp_path))
+    wait_until_gone(pids(tmp_path))
 
 
 def test_processes_that_never_end(tmp_path: Path) -> None:
     """Nor hear that they should."""
     with pytest.raises(CannotMeasure, match=r"have not come to an end within 0\.5 s"):
         run(WATCHED + MARK + "time.sleep(1000)", tmp_path, timeout_s=0.5)
-    assert gone([int(path.read_text()) for path in tmp_path.glob("*.pid") if path.read_text()])
+    wait_until_gone([int(path.read_text()) for path in tmp_path.glob("*.pid") if path.read_text()])
 
 
 def test_processes_end_with_whoever_started_them(tmp_path: Path) -> None:
@@ -110,7 +98,7 @@ def test_processes_end_with_whoever_started_them(tmp_path: Path) -> None:
     children = pids(tmp_path)
     parent.kill()
     parent.wait()
-    assert gone(children)
+    wait_until_gone(children)
 
 
 def test_nobody_leaves_a_folder_behind(tmp_path: Path) -> None:
@@ -127,7 +115,8 @@ def test_nobody_leaves_a_folder_behind(tmp_path: Path) -> None:
     children = pids(folder)
     parent.kill()
     parent.wait()
-    assert gone(children) and not folder.exists()
+    wait_until_gone(children)
+    assert not folder.exists()
     # Where it is alive it removes it itself, when it has read what they left.
     folder.mkdir()
     with pytest.raises(CannotMeasure, match=r"were ended: take a smaller batch, or time fewer steps"):
@@ -300,18 +289,14 @@ def test_a_process_that_is_killed_ends_the_measurement(tmp_path: Path) -> None:
     lines = [line for line in said.splitlines() if line.startswith("rooflight: ")]
     assert len(lines) == 1 and "of 2 failed, and the others were ended: it was killed by signal 9" in lines[0]
     assert "Traceback" not in said
-    assert gone(children)
+    wait_until_gone(children)
 
 
 def _children(process: int) -> list[int]:
     """Processes that run a replica, of this parent."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            line = (stat.parent / "cmdline").read_bytes()
-        except (OSError, ValueError):
-            continue
-        if parent == process and b"rooflight.measurement.replica" in line:
-            found.append(int(stat.parent.name))
+    for child in children_of(process):
+        with suppress(OSError):  # it has just ended
+            if b"rooflight.measurement.replica" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
     return sorted(found)

@@ -124,12 +124,11 @@ def test_factory_in_a_file(folder: Path, form: str) -> None:
 
 def test_the_current_folder_is_searched_before_those_of_models_loaded_earlier(folder: Path) -> None:
     for name, width in (("first", 4), ("second", 6), ("first", 4)):
-        other = folder / name
-        other.mkdir(exist_ok=True)
-        (other / "layers.py").write_text(f"WIDTH = {width}\n")
-        (other / "net.py").write_text(
-            "import torch\nfrom layers import WIDTH\n\n\ndef net():\n    return torch.nn.Linear(WIDTH, 1)\n"
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "layers.py").write_text(
+            f"import torch\n\ndef net():\n    return torch.nn.Linear({width}, 1)\n"
         )
+        (folder / name / "net.py").write_text("from layers import net\n")
         sys.modules.pop("layers", None)
         assert build(f"{name}/net.py:net", input_shape=(width,)).model.in_features == width
 

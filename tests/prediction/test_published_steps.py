@@ -1,9 +1,8 @@
 """Steps that others timed: the rows are whole, the models are the ones they timed, and so are the ops."""
 
-import importlib.util
 import json
-import sys
 from collections import Counter
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -26,13 +25,7 @@ BUILDABLE = [
 
 @pytest.fixture(scope="module")
 def steps() -> ModuleType:
-    path = ROOT / "benchmarks" / "published_steps.py"
-    spec = importlib.util.spec_from_file_location("published_steps", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return import_module("published_steps")
 
 
 def test_every_row_says_what_was_timed_and_where_it_stands() -> None:

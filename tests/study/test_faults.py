@@ -23,14 +23,8 @@ from rooflight.study.plan import plan_of, read_plan
 from rooflight.study.store import begin, open_study, read
 from rooflight.study.work import run_cell, run_side
 from rooflight.study.worker import how_it_ended
-from tests.fixtures.study_kills import (
-    Soak,
-    check_nothing_lost_nothing_doubled,
-    entries,
-    killed_study,
-    wait_until_gone,
-    workers_of,
-)
+from tests.fixtures.processes import children_of, wait_until_gone
+from tests.fixtures.study_kills import Soak, check_nothing_lost_nothing_doubled, entries, killed_study
 
 FACTORIES = """
 import os, signal, time
@@ -204,7 +198,7 @@ def _begun(process: subprocess.Popen) -> list[int]:
     """The workers, once they are at work: torch has been imported by then."""
     end = time.monotonic() + 600
     while time.monotonic() < end:
-        workers = workers_of(process.pid)
+        workers = children_of(process.pid)
         if workers and any("libtorch" in Path(f"/proc/{pid}/maps").read_text() for pid in workers):
             return workers
         time.sleep(0.02)
@@ -219,7 +213,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(factories):
     while not (Path("s/journal").is_dir() and any(entry["state"] == "done" for entry in entries(Path("s")))):
         assert time.monotonic() < end
         time.sleep(0.02)
-    workers = workers_of(process.pid)
+    workers = children_of(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 130

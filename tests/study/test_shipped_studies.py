@@ -6,7 +6,7 @@ tests/data/documents.json and against what was counted on the H200 before.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import math
 import os
@@ -325,9 +325,7 @@ def test_the_recorded_report_can_be_made():
 
 
 def test_the_page_has_todays_verdicts():
-    spec = importlib.util.spec_from_file_location("studies_page", STUDIES.parent / "benchmarks" / "studies_page.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = importlib.import_module("studies_page")
     text = made.PAGE.read_text()
     assert {found["name"] for found in made.MARKED.finditer(text)} == made.PARTS.keys()
     assert made.page(text) == text, "run: python benchmarks/studies_page.py --write"

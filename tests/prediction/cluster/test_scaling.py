@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from rooflight.parallel.layout import DataMode, Layout, ParallelOptions
 from rooflight.prediction.cluster.scaling import Kind, ScalingCurve, curve, paleo_times
 from rooflight.prediction.cluster.step import TimedStep
 from tests.fixtures.parallel_steps import GB, chain_step, device, plain_fabric, tiny_step
-from tests.fixtures.paths import DATA, ROOT
+from tests.fixtures.paths import DATA
 
 FREE = plain_fabric().without_cost()
 PUBLISHED = json.loads((DATA / "published_parallel.json").read_text())
@@ -151,13 +151,7 @@ def test_no_replicas_are_refused() -> None:
 
 @pytest.fixture(scope="module")
 def script():
-    folder = str(ROOT / "benchmarks")
-    sys.path.insert(0, folder)
-    try:
-        import predict_parallel
-    finally:
-        sys.path.remove(folder)
-    return predict_parallel
+    return import_module("predict_parallel")
 
 
 def test_every_published_row_has_a_source_and_a_known_device() -> None:
