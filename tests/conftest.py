@@ -25,11 +25,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the run empty folders for the user's data and cache: no calibration or trace of this user counts."""
+    """Hide the user's calibrations and kept traces: the run has a cache of its own, and no place for calibrations."""
     if not hasattr(config, "workerinput"):  # worker processes inherit them
         folder = tempfile.TemporaryDirectory(prefix="rooflight-tests-")
         config.add_cleanup(folder.cleanup)
-        os.environ["XDG_CACHE_HOME"], os.environ["XDG_DATA_HOME"] = f"{folder.name}/cache", f"{folder.name}/data"
+        os.environ["XDG_CACHE_HOME"], os.environ["XDG_DATA_HOME"] = folder.name, os.devnull
 
 
 @pytest.fixture(autouse=True)
