@@ -25,8 +25,8 @@ help:
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py demo
 
-# Two processes; who has run out of tests takes from the other, so that neighbours, which share what they load, mostly
-# stay together. Bytecode is kept, whatever the machine's habit: programs that tests start would compile everything anew.
+# Two processes, each with half of the files in random order; the one that is done first takes from the end of the
+# other's half. The tests of a file, which share what they load, mostly stay together. Bytecode is kept, whatever the machine's habit: programs that tests start would compile everything anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: $(STAMP)

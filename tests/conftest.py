@@ -1,8 +1,12 @@
-"""What every test process needs before torch is used."""
+"""What every test process needs before torch is used, and what a test may not leave to the next."""
 
 import gc
 import os
+import sys
+import tempfile
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +17,9 @@ from tests.fixtures.command_line import CommandLine
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+# Scripts are imported by their names, from the end of the path: coverage is the package, not that script.
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
 # torch's profiler reads this once, at its first use in a process, and from 2.13 on tells of every start and stop.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 # Tests run side by side, one process a core: threads of one would wait for those of the other, and spin meanwhile.
@@ -21,6 +28,50 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="write the golden pages of tests/commands anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide the user's calibrations and kept traces: the run has a cache of its own, and no place for calibrations."""
+    if not hasattr(config, "workerinput"):  # worker processes inherit them
+        folder = tempfile.TemporaryDirectory(prefix="rooflight-tests-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["XDG_CACHE_HOME"], os.environ["XDG_DATA_HOME"] = folder.name, os.devnull
+
+
+@pytest.fixture(autouse=True)
+def _process_as_it_was(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Seed torch as pytest-randomly seeds `random` and numpy, and fail a test that leaves the process changed.
+
+    Models that the test imported from a temporary folder are forgotten: the `own.py` of the next test is another file.
+    """
+    if torch := sys.modules.get("torch"):
+        words = f"{request.config.getoption('randomly_seed', None)} {request.node.nodeid}"
+        torch.default_generator.manual_seed(zlib.crc32(words.encode()))
+    before, modules, path = _state(), set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules:
+        if Path(getattr(sys.modules[name], "__file__", None) or "").is_relative_to(tmp_path_factory.getbasetemp()):
+            del sys.modules[name]
+    assert {name: value for name, value in _state().items() ^ before.items() if name in before or name.isupper()} == {}
+
+
+def _state() -> dict[str, object]:
+    """Return settings of the process that code reads: the environment, and those of torch where it is loaded."""
+    others = "PYTEST", "TORCHINDUCTOR", "_TORCHINDUCTOR"  # what pytest sets, and torch itself
+    state: dict[str, object] = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    state["folder"] = os.getcwd()
+    if torch := sys.modules.get("torch"):
+        state |= {
+            "threads": torch.get_num_threads(),
+            "default type": torch.get_default_dtype(),
+            "precision of products": torch.get_float32_matmul_precision(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "gradients": torch.is_grad_enabled(),
+            "modes": (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()),
+            "a module's call": torch.nn.Module.__call__,
+        }
+    return state
 
 
 @pytest.fixture(scope="module", autouse=True)

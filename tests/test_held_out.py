@@ -92,7 +92,6 @@ def test_only_the_summary_reads_the_sealed_rows() -> None:
 
 
 def test_a_third_look_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
     import sealed
 
     with sealed.LOOKS.open() as file:

@@ -9,7 +9,6 @@ import html
 import json
 import re
 import shlex
-import sys
 
 import pytest
 
@@ -59,9 +58,7 @@ NAMES = ("bound", "percent_of_roof", "mfu", "intensity", "gain", "fit")
 @pytest.fixture
 def rooflight(run, monkeypatch, tmp_path):
     """Run a command in this process, in a folder of its own that holds somebody's model."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "unet", raising=False)
     (tmp_path / "unet.py").write_text(UNET)
 
     def rooflight(command: str) -> str:
@@ -214,7 +211,6 @@ def test_a_saved_step_is_the_same_on_devices_that_run_it_otherwise(name: str, ro
     """A ledger is traced for Hopper: where another device runs attention, TF32 or recurrent layers otherwise, `compare`
     and `report` say of it what `predict` says."""
     (tmp_path / "own.py").write_text(OF_OTHERS)
-    sys.modules.pop("own", None)
     step, device = ELSEWHERE[name]
     (row,) = json.loads(rooflight(f"predict {step} --on {device} --json"))["predictions"]
     rooflight(f"estimate {step} -o step.json.gz")

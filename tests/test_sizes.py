@@ -5,6 +5,8 @@ from __future__ import annotations
 import tomllib
 
 import pytest
+from patches import ALLOWED, foreign_attributes, modes, private_symbols
+from sizes import Row, lowered, rooms, rows, tokens, working_tree
 
 from tests.fixtures.paths import ROOT
 
@@ -15,21 +17,12 @@ BUDGETS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-
-
 def test_comments_and_docstrings_are_free_and_long_strings_are_not() -> None:
-    from sizes import tokens
-
     assert tokens('"""A module."""\n\nx = 1  # one\n') == 3
     assert tokens('def f():\n    """Do nothing."""\n    return "0123456789012345678901"\n') == 5 + 1 + 24 // 8
 
 
 def test_a_folder_that_no_room_names_counts_in_the_rest() -> None:
-    from sizes import rows
-
     now = {"src/one/a.py": "x = 1\n" * 4, "src/two/b.py": "y = 2\n", "tests/c.py": "z = 3\n"}
     counted = {(row.room, row.unit): row for row in rows(now, {"src/one/a.py": "x = 1\n"}, BUDGETS)}
     values = {key: (row.now, row.base, row.above) for key, row in counted.items()}
@@ -42,8 +35,6 @@ def test_a_folder_that_no_room_names_counts_in_the_rest() -> None:
 
 
 def test_ceilings_fall_and_never_rise() -> None:
-    from sizes import Row, lowered
-
     text = '[src]\npaths = ["src/*.py"]\nlines = 10\nfiles = 4\n\n["a, b"]\nlines = 30\n'
     counted = [Row("src", "lines", 8, 8, 10), Row("src", "files", 5, 5, 4), Row("a, b", "lines", 7, 7, 30)]
     assert tomllib.loads(lowered(text, counted)) == {
@@ -53,8 +44,6 @@ def test_ceilings_fall_and_never_rise() -> None:
 
 
 def test_every_python_file_of_the_source_is_in_one_room() -> None:
-    from sizes import rooms, working_tree
-
     budgets = tomllib.loads((ROOT / "budgets.toml").read_text())
     files = rooms(working_tree(budgets), budgets)
     source = files.pop("src")
@@ -78,8 +67,6 @@ def test_every_python_file_of_the_source_is_in_one_room() -> None:
     ],
 )
 def test_a_patch_is_found_in_each_of_its_forms(statement: str, found: str | None) -> None:
-    from patches import ALLOWED, foreign_attributes
-
     source = (
         "import threading\nimport torch\nfrom torch import nn\nfrom unittest.mock import patch\n"
         "class Ours:\n    pass\n"
@@ -91,8 +78,6 @@ def test_a_patch_is_found_in_each_of_its_forms(statement: str, found: str | None
 
 
 def test_modes_and_private_names_of_torch_are_found() -> None:
-    from patches import modes, private_symbols
-
     source = (
         "import torch\nfrom torch._C import _autograd\nfrom torch.overrides import TorchFunctionMode\n"
         "class Watch(TorchFunctionMode):\n    pass\n"

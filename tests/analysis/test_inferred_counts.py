@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import sys
-from types import ModuleType
 
 import pytest
 from msgspec.structs import replace
@@ -26,15 +24,7 @@ from tests.fixtures.paths import ROOT
 RESNET = "recorded:h200/resnet50-infer-bf16"
 
 
-def script() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        return importlib.import_module("inferred")
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
-
-
-inferred_page = script()
+inferred_page = importlib.import_module("inferred")
 
 
 @pytest.fixture(scope="module")

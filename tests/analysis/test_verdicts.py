@@ -3,8 +3,7 @@ verdict, and gains against recordings that have the change."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
 from functools import cache
 
 import msgspec
@@ -38,7 +37,7 @@ from rooflight.summary.measured_rows import NO_OP
 from rooflight.summary.measured_step import is_host_bound, wall_s
 from tests.docs.test_pages import is_alike
 from tests.fixtures.measured_ledgers import HEADER, compiled, toy
-from tests.fixtures.paths import DATA, ROOT
+from tests.fixtures.paths import DATA
 from tests.fixtures.recordings import recording
 
 SHIPPED = recordings.names()
@@ -477,10 +476,7 @@ def test_regions_have_a_verdict_each():
 
 
 def test_the_page_is_what_its_script_writes():
-    found = importlib.util.spec_from_file_location("advice_page", ROOT / "benchmarks" / "advice.py")
-    script = importlib.util.module_from_spec(found)
-    sys.modules["advice_page"] = script
-    found.loader.exec_module(script)
+    script = importlib.import_module("advice")
     page = script.PAGE.read_text()
     shown, now = page.splitlines(), script.written(page).splitlines()
     assert len(shown) == len(now), "run python benchmarks/advice.py --write"

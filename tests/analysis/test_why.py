@@ -488,8 +488,7 @@ def test_no_name_and_no_grid_makes_an_account_fail(source, grid):
 # --- the page of documentation ---
 
 
-def test_the_tables_of_the_page_are_what_its_script_writes(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+def test_the_tables_of_the_page_are_what_its_script_writes():
     script = importlib.import_module("why")
 
     def place_of(path):

@@ -250,18 +250,17 @@ def test_the_theme_can_be_chosen_and_charts_follow(opened):
       grey.sort((a, b) => a - b);
       return [grey[0], grey.at(-1)];
     }"""
-    seen = {}
+    seen = []
     for _ in range(2):
         opened.page.evaluate("scrollTo(0, 0)")
         opened.page.click("#theme")
         theme = opened.page.evaluate("document.documentElement.dataset.theme")
         place.scroll_into_view_if_needed()
         opened.page.wait_for_function("place => place.dataset.ready === 'yes'", arg=place.element_handle())
-        opened.page.wait_for_timeout(300)
-        seen[theme] = place.evaluate(ink)
-    assert list(seen) == ["light", "dark"]
-    assert seen["light"][0] < 60  # dark letters
-    assert seen["dark"][1] > 200  # light letters
+        legible = "([least]) => least < 60" if theme == "light" else "([, most]) => most > 200"  # of the letters
+        opened.page.wait_for_function(f"place => ({legible})(({ink})(place))", arg=place.element_handle())
+        seen.append(theme)
+    assert seen == ["light", "dark"]
     colour = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert max(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")) < 60
     opened.page.evaluate("scrollTo(0, 0)")
@@ -292,19 +291,18 @@ def roofline(opened):
 
 def test_a_click_on_the_legend_shows_one_kind_of_work_alone(opened):
     box, marks = roofline(opened)
-    bright = lambda found: sum(opacity > 0.4 for _, _, size, opacity in found if size > 0)  # noqa: E731
-    before = bright(marks)
+    before = sum(opacity > 0.4 for _, _, size, opacity in marks if size > 0)
     legend = max((mark for mark in marks if mark[2] == -1), key=lambda mark: mark[1])  # the lowest: what an op does
     opened.page.mouse.click(box["x"] + legend[0], box["y"] + legend[1])
-    opened.page.wait_for_timeout(300)
-    assert 0 < bright(roofline(opened)[1]) < before
+    bright = f"({SYMBOLS})().filter(([, , size, opacity]) => size > 0 && opacity > 0.4).length"
+    opened.page.wait_for_function(f"before => {{ const now = {bright}; return 0 < now && now < before }}", arg=before)
 
 
 def test_a_point_of_the_roofline_tells_its_numbers(opened):
     box, marks = roofline(opened)
     x, y, *_ = max(marks, key=lambda mark: mark[2])
     opened.page.mouse.move(box["x"] + x, box["y"] + y)
-    opened.page.wait_for_selector("#vg-tooltip-element.visible", timeout=5000)
+    opened.page.wait_for_selector("#vg-tooltip-element.visible")
     text = opened.page.inner_text("#vg-tooltip-element")
     for word in ("FLOP/B", "FLOP/s", "time", "roof"):
         assert word in text

@@ -194,10 +194,11 @@ def test_times_are_given_to_no_case_when_the_profiler_lost_some():
 
 
 class Pretended:
-    """Stands in for CUDA, the profiler and its kernels: what was run, by which thread."""
+    """Stands in for CUDA, the profiler and its kernels, and the host's clock: what was run, by which thread."""
 
     def __init__(self, monkeypatch, *, free=1 << 40):
-        self.events, self.threads, self.now = [], {}, 0
+        self.events, self.threads, self.now, self.host_s = [], {}, 0, 0.0
+        monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: self.host_s))
         for name in ("synchronize", "empty_cache"):
             monkeypatch.setattr(torch.cuda, name, lambda: None)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, free))
@@ -215,13 +216,15 @@ class Pretended:
         self.events.clear()
         yield SimpleNamespace(profiler=SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: self.events)))
 
-    def case(self, size, *, fails=(), duration=10):
-        """`fails`: what its calls raise, in turn."""
+    def case(self, size, *, fails=(), duration=10, waits=lambda: None):
+        """`fails`: what its calls raise, in turn; `waits`: what the first of them waits for. A call takes 2 ms."""
         failures = iter(fails)
 
         def call():
             self.threads.setdefault(size, []).append(threading.get_ident())
-            time.sleep(0.002)  # a library thinks, and another thread has its turn
+            if len(self.threads[size]) == 1:
+                waits()
+            self.host_s += 0.002
             failure = next(failures, None)
             if failure is not None:
                 raise failure
@@ -238,16 +241,17 @@ def gpu(monkeypatch):
 
 def timed_on(gpu, cases, seconds=60.0):
     with closing(GpuClock(torch.device("cpu"), 1 << 10, 1 << 10)) as one:
-        return sorted(one.timed(cases, time.monotonic() + seconds, many=True), key=lambda found: found.task.numbers)
+        return sorted(one.timed(cases, gpu.host_s + seconds, many=True), key=lambda found: found.task.numbers)
 
 
 def test_each_case_is_timed_by_the_thread_that_made_it_ready(gpu):
-    found = timed_on(gpu, [gpu.case(size) for size in range(1, 41)])
+    several = threading.Barrier(2, timeout=60)  # the first two cases are made ready at the same time
+    found = timed_on(gpu, [gpu.case(size, waits=several.wait if size < 3 else lambda: None) for size in range(1, 41)])
     assert [(one.task.numbers[0], round(1e9 * one.warm_s), one.kernels) for one in found] == [
         (size, 10 * size, 1) for size in range(1, 41)
     ]
     assert all(len(used) == 3 and len(set(used)) == 1 for used in gpu.threads.values())
-    assert len({used[0] for used in gpu.threads.values()}) > 1  # and there are several
+    assert gpu.threads[1] != gpu.threads[2]
 
 
 def test_what_fails_is_left_out_and_what_had_no_room_is_tried_alone(gpu):
@@ -259,9 +263,9 @@ def test_what_fails_is_left_out_and_what_had_no_room_is_tried_alone(gpu):
 
 def test_a_clock_stops_in_time_and_where_nothing_works(gpu):
     sizes = itertools.count(1)
-    begun = time.monotonic()
     found = timed_on(gpu, (gpu.case(size) for size in sizes), seconds=0.5)
-    assert found and time.monotonic() - begun < 20
+    # A round is planned with 1 ms a case. Each is made ready in 2 ms and takes 4: 167 cases, 1 s.
+    assert len(found) == pytest.approx(167, abs=6) and gpu.host_s == pytest.approx(1.0, abs=0.05)
     assert timed_on(gpu, (gpu.case(size, fails=[RuntimeError("no")]) for size in itertools.count(1))) == []
 
 

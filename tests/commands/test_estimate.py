@@ -27,7 +27,7 @@ RECORDING = "recorded:h200/mnist-cnn-infer-tf32"
 
 def spawn(*arguments, **options):
     command = [sys.executable, "-m", "rooflight.commands.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **options)
 
 
 # --- help ---
@@ -405,7 +405,7 @@ def test_ctrl_c_is_130_and_leaves_nothing(tmp_path, delay):
         time.sleep(0.01)
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []

@@ -31,7 +31,7 @@ def spawn(*arguments, folder, **environment):
     own = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "COLUMNS")}
     line = [sys.executable, "-m", "rooflight", "measure", *map(str, arguments)]
     return subprocess.run(
-        line, capture_output=True, text=True, timeout=300, check=False, cwd=folder, env=own | environment
+        line, capture_output=True, text=True, timeout=600, check=False, cwd=folder, env=own | environment
     )
 
 

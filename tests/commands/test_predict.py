@@ -36,7 +36,7 @@ SMALL_GPT2 = ("gpt2", "--set", "n_layer=4", "--set", "n_embd=256", "--set", "n_h
 @pytest.fixture
 def run(run, monkeypatch, tmp_path):
     """Run `rooflight predict ARGUMENTS` in this process: exit code, output, error output."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # no calibration of whoever runs the tests
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     return run.of("predict")
 
 

@@ -33,7 +33,7 @@ def train(steps):
 
 def run(*words, env=ALONE, **options):
     command = [sys.executable, "-m", "rooflight.commands.main", "run", "--ops", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=env, **options)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def flops(ledger):
 
 def test_a_script_as_it_is_gives_what_it_gave_and_a_step(tmp_path):
     script = [sys.executable, str(SCRIPTS / "plain_loop.py")]
-    alone = subprocess.run(script, capture_output=True, text=True, timeout=300, check=True, env=ALONE).stdout
+    alone = subprocess.run(script, capture_output=True, text=True, timeout=600, check=True, env=ALONE).stdout
     saved = tmp_path / "run.json"
     done = run("-o", saved, "--", *script)
     assert done.returncode == 0 and str(saved) in done.stderr and len(done.stderr.splitlines()) == 1

@@ -205,7 +205,7 @@ def executed(folder):
         patch.setenv("COLUMNS", "112")
         patch.setenv("OMP_NUM_THREADS", "1")
         resources = {"metadata": {"path": str(folder)}}
-        NotebookClient(found, timeout=300, kernel_name="here", record_timing=False, resources=resources).execute()
+        NotebookClient(found, timeout=600, kernel_name="here", record_timing=False, resources=resources).execute()
     return found
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("calibration") / "here.json.gz"
     command = [sys.executable, "-m", "rooflight", "calibrate", "--seconds", "20", "-o", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return path
 

@@ -250,7 +250,7 @@ def test_counters_switched_off_leave_time_and_memory(model, images, monkeypatch)
 def test_run_measures_the_example_with_nothing_changed():
     command = [sys.executable, "-m", "rooflight.commands.main", "run", "--json", "--counters", "cupti", "--level", "l2"]
     command += ["--", sys.executable, str(EXAMPLE), "--epochs", "2", "--batch", "64"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(done.stdout)["regions"]}
     assert set(rows) == {"step", "conv2"}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from functools import partial
 
+import devices_report as report
 import msgspec
 import pytest
 
@@ -707,15 +708,7 @@ def test_bad_words_on_the_command_line(run):
 # --- the page ---
 
 
-@pytest.fixture
-def report(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import devices_report
-
-    return devices_report
-
-
-def test_the_page_is_what_the_files_say(report):
+def test_the_page_is_what_the_files_say():
     made, page = report.page(known()), (ROOT / "docs" / "devices.md").read_text()
     differing = list(difflib.unified_diff(page.splitlines(), made.splitlines(), lineterm="", n=0))
     assert not differing, "run python benchmarks/devices_report.py"
@@ -724,7 +717,7 @@ def test_the_page_is_what_the_files_say(report):
     }  # fmt: skip
 
 
-def test_the_example_of_the_page_is_a_device(report):
+def test_the_example_of_the_page_is_a_device():
     assert parse(report.EXAMPLE.encode(), "the example").name == "mygpu"
 
 

@@ -355,7 +355,7 @@ def test_processes_that_work_together(way, tmp_path):
     script = tmp_path / "together.py"
     script.write_text(TOGETHER)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), way]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=600, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     ledger = rooflight.load(tmp_path / "rank0.json")
     useful = 2 * 8 * (16 * 32 + 32 * 4)

@@ -31,7 +31,7 @@ TWO = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-p
 def torchrun(*arguments, folder):
     own = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     return subprocess.run(
-        [*TWO, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False, cwd=folder, env=own
+        [*TWO, *map(str, arguments)], capture_output=True, text=True, timeout=600, check=False, cwd=folder, env=own
     )
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,37 +27,24 @@ from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import rates, wall_s
 from rooflight.summary.sums import OpGroup
 from tests.fixtures.notes import note_texts
+from tests.fixtures.processes import children_of, wait_until_gone
 
 RANK = "import os, pathlib, sys, time; rank = int(os.environ['RANK']); folder = pathlib.Path(sys.argv[1]); "
 WATCHED = RANK + "from rooflight.measurement.replicas import end_with_parent; end_with_parent(); "
 MARK = "(folder / f'{rank}.pid').write_text(str(os.getpid())); "
 
 
-def run(script: str, folder: Path, count: int = 2, timeout_s: float = 60.0) -> None:
+def run(script: str, folder: Path, count: int = 2, timeout_s: float = 600.0) -> None:
     run_replicas([sys.executable, "-c", script, str(folder)], count, folder, timeout_s=timeout_s)
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def pids(folder: Path, count: int = 2) -> list[int]:
     """When all have begun."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while len(files := [path for path in folder.glob("*.pid") if path.read_text()]) < count:
         assert time.monotonic() < end, "they did not begin"
         time.sleep(0.02)
     return [int(path.read_text()) for path in files]
-
-
-def gone(processes: list[int]) -> bool:
-    end = time.monotonic() + 60
-    while any(map(is_alive, processes)) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not any(map(is_alive, processes))
 
 
 # --- processes ---
@@ -85,19 +73,19 @@ def test_every_process_knows_its_rank(tmp_path: Path) -> None:
 def test_one_that_fails_ends_the_others(fails: str, said: str, tmp_path: Path) -> None:
     """Rank 0 would wait for it for ever."""
     waits = "(exec('time.sleep(1000)') if rank == 0 else None); "
-    begun = "[time.sleep(0.02) for _ in range(500) if not (folder / '0.pid').exists()]; "
+    begun = "[time.sleep(0.02) for _ in iter(lambda: (folder / '0.pid').exists(), True)]; "
     with pytest.raises(CannotMeasure) as caught:
         run(WATCHED + MARK + waits + begun + fails, tmp_path)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert gone(pids(tmp_path))
+    wait_until_gone(pids(tmp_path))
 
 
 def test_processes_that_never_end(tmp_path: Path) -> None:
     """Nor hear that they should."""
     with pytest.raises(CannotMeasure, match=r"have not come to an end within 0\.5 s"):
         run(WATCHED + MARK + "time.sleep(1000)", tmp_path, timeout_s=0.5)
-    assert gone([int(path.read_text()) for path in tmp_path.glob("*.pid") if path.read_text()])
+    wait_until_gone([int(path.read_text()) for path in tmp_path.glob("*.pid") if path.read_text()])
 
 
 def test_processes_end_with_whoever_started_them(tmp_path: Path) -> None:
@@ -111,7 +99,7 @@ def test_processes_end_with_whoever_started_them(tmp_path: Path) -> None:
     children = pids(tmp_path)
     parent.kill()
     parent.wait()
-    assert gone(children)
+    wait_until_gone(children)
 
 
 def test_nobody_leaves_a_folder_behind(tmp_path: Path) -> None:
@@ -128,7 +116,8 @@ def test_nobody_leaves_a_folder_behind(tmp_path: Path) -> None:
     children = pids(folder)
     parent.kill()
     parent.wait()
-    assert gone(children) and not folder.exists()
+    wait_until_gone(children)
+    assert not folder.exists()
     # Where it is alive it removes it itself, when it has read what they left.
     folder.mkdir()
     with pytest.raises(CannotMeasure, match=r"were ended: take a smaller batch, or time fewer steps"):
@@ -292,29 +281,25 @@ def test_a_process_that_is_killed_ends_the_measurement(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [*command, "--on", "cpu", "--repeat", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while len(children := _children(parent.pid)) < 2:
         assert time.monotonic() < end and parent.poll() is None
         time.sleep(0.1)
     time.sleep(1)
     os.kill(children[0], signal.SIGKILL)
-    _, said = parent.communicate(timeout=120)
+    _, said = parent.communicate(timeout=600)
     assert parent.returncode != 0
     lines = [line for line in said.splitlines() if line.startswith("rooflight: ")]
     assert len(lines) == 1 and "of 2 failed, and the others were ended: it was killed by signal 9" in lines[0]
     assert "Traceback" not in said
-    assert gone(children)
+    wait_until_gone(children)
 
 
 def _children(process: int) -> list[int]:
     """Processes that run a replica, of this parent."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            line = (stat.parent / "cmdline").read_bytes()
-        except (OSError, ValueError):
-            continue
-        if parent == process and b"rooflight.measurement.replica" in line:
-            found.append(int(stat.parent.name))
+    for child in children_of(process):
+        with suppress(OSError):  # it has just ended
+            if b"rooflight.measurement.replica" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
     return sorted(found)

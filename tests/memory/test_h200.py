@@ -1,7 +1,6 @@
 """Predicted memory against 120 steps that were measured on an H200, and the page that says how far it is off."""
 
-import sys
-from collections.abc import Iterator
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -12,28 +11,18 @@ from tests.fixtures.torch_versions import needs_torch
 
 PAGE = ROOT / "docs" / "memory-errors.md"
 BENCHMARKS_PAGE = ROOT / "docs" / "benchmarks.md"
-MODULES = ("memory", "memory_rows", "largest_rows", "left_out_workspaces", "predict_rows", "peers", "peers.sections")
 
 
 @pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
+def script() -> ModuleType:
     """benchmarks/memory.py, as a module."""
-    patch = pytest.MonkeyPatch()
-    patch.syspath_prepend(str(ROOT / "benchmarks"))
-    import memory
-
-    yield memory
-    patch.undo()
-    for name in MODULES:
-        sys.modules.pop(name, None)
+    return import_module("memory")
 
 
 @pytest.fixture(scope="module")
-def outcomes(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def outcomes(script: ModuleType) -> list[Any]:
     """Every row with what `rooflight.predict` says of it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("nothing")))
-        found: list[Any] = script.outcomes(script.reference_rows())
+    found: list[Any] = script.outcomes(script.reference_rows())
     return found
 
 

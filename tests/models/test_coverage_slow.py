@@ -27,15 +27,10 @@ COUNTED = ("torchvision:alexnet", "torchvision:convnext_tiny", "hf:bert", "clip-
 @pytest.fixture(scope="module")
 def coverage() -> ModuleType:
     """The script, under a name that is not the package's of the same name."""
-    folder = ROOT / "benchmarks"
-    sys.path.insert(0, str(folder))
-    try:
-        spec = importlib.util.spec_from_file_location("coverage_of_zoos", folder / "coverage.py")
-        assert spec is not None and spec.loader is not None
-        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(folder))
+    spec = importlib.util.spec_from_file_location("coverage_of_zoos", ROOT / "benchmarks" / "coverage.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 

@@ -81,9 +81,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "script.py").write_text("import sys\nsys.exit(3)\n")
     (tmp_path / "dependent.py").write_text("import nosuchthing\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("mine", "bad", "boom", "dependent", "script"):
-        sys.modules.pop(name, None)
     return tmp_path
 
 
@@ -124,6 +121,17 @@ def test_factory_in_a_file(folder: Path, form: str) -> None:
     workload = build(form.format(folder=folder), dtype="bf16", step="train")
     assert workload.model.training
     assert workload.model.weight.dtype == workload.args[0].dtype == torch.bfloat16
+
+
+def test_the_current_folder_is_searched_before_those_of_models_loaded_earlier(folder: Path) -> None:
+    for name, width in (("first", 4), ("second", 6), ("first", 4)):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "layers.py").write_text(
+            f"import torch\n\ndef net():\n    return torch.nn.Linear({width}, 1)\n"
+        )
+        (folder / name / "net.py").write_text("from layers import net\n")
+        sys.modules.pop("layers", None)
+        assert build(f"{name}/net.py:net", input_shape=(width,)).model.in_features == width
 
 
 def test_inputs_from_the_command_line(folder: Path) -> None:

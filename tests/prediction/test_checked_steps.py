@@ -1,8 +1,7 @@
 """The table of timed steps says what this version predicts, and what is told of it is counted right."""
 
-import sys
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Iterator
+from importlib import import_module as script
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,6 @@ from rooflight.prediction.checked_steps import (
 from tests.fixtures.paths import ROOT
 
 STALE = "run `python benchmarks/accuracy.py --write --pages` and commit what it writes"
-
-
-Script = Callable[[str], Any]
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[Script]:
-    """A script of benchmarks/ as a module."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield import_module
-    sys.path.remove(str(ROOT / "benchmarks"))
 
 
 def row(device: str = "t4", step: str = "infer", *, measured: float, predicted: float, **more: Any) -> CheckedStep:
@@ -158,7 +146,7 @@ def test_a_broken_table_is_one_line(tmp_path: Path) -> None:
 # --- it says what this version predicts ---
 
 
-def _agrees(rows: list[Any], script: Script) -> None:
+def _agrees(rows: list[Any]) -> None:
     errors, device_named = script("accuracy").errors, script("judged_steps").device_named
 
     shipped = {
@@ -178,26 +166,24 @@ def _agrees(rows: list[Any], script: Script) -> None:
         assert one.published_s == pytest.approx(step.published_s, rel=1e-3)
 
 
-def test_kernelbench_rows_are_those_of_this_version(script: Script) -> None:
+def test_kernelbench_rows_are_those_of_this_version() -> None:
     steps = script("judged_steps").steps
     rows = [one for one in steps("kernelbench") if one.model.endswith(("_Matmul_", "_ReLU", "_Softmax", "_MLP", "_AlexNet"))
             or "BatchNorm" in one.model or "GRU" in one.model]  # fmt: skip
     rows = [one for one in rows if "Mamba" not in one.model]
     assert len({one.device for one in rows}) == 4 and len(rows) > 60
-    _agrees(rows, script)
+    _agrees(rows)
 
 
-def test_neusight_rows_are_those_of_this_version(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neusight_rows_are_those_of_this_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = script("judged_steps").steps
     monkeypatch.setattr(
         script("judged_traces"), "FOLDER", tmp_path
     )  # traced anew: a kept trace may be older than the code
     rows = [one for one in steps("neusight") if one.model == "bert_large" and one.step == "infer" and one.batch == 8]
     assert len(rows) >= 3
-    _agrees(rows, script)
+    _agrees(rows)
 
 
-def test_the_page_is_what_its_script_writes(script: Script) -> None:
+def test_the_page_is_what_its_script_writes() -> None:
     assert (ROOT / "docs" / "accuracy.md").read_text() == script("accuracy_page").page(accuracy()), STALE

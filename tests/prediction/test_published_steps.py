@@ -1,12 +1,10 @@
 """Steps that others timed: the rows are whole, the models are the ones they timed, and so are the ops."""
 
-import importlib.util
 import json
-import sys
 from collections import Counter
-from types import ModuleType
 from typing import Any
 
+import published_steps as steps
 import pytest
 
 import rooflight
@@ -22,17 +20,6 @@ BUILDABLE = [
     for step in ("infer", "train")
     if "why_not" not in model
 ]
-
-
-@pytest.fixture(scope="module")
-def steps() -> ModuleType:
-    path = ROOT / "benchmarks" / "published_steps.py"
-    spec = importlib.util.spec_from_file_location("published_steps", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_every_row_says_what_was_timed_and_where_it_stands() -> None:
@@ -74,7 +61,7 @@ def test_gpt3_parameters_by_hand() -> None:
         assert STEPS["models"][name]["parameters"] == by_hand
 
 
-def test_the_timed_training_step_adds_to_gradients_and_has_no_optimizer(steps: ModuleType) -> None:
+def test_the_timed_training_step_adds_to_gradients_and_has_no_optimizer() -> None:
     small = {"n_embd": "64", "n_layer": "2", "n_head": "2", "n_positions": "16"}
     spec = str(ROOT / "benchmarks/published_models.py:gpt2")
     whole = rooflight.estimate(spec, batch=2, seq=16, step="train", overrides=small, tf32=False, accumulate=2)
@@ -94,7 +81,7 @@ def _added(ledger: Ledger) -> int:
     return sum(op.phase == "backward" and op.packet == "aten::add_" for op in ledger.ops)
 
 
-def test_storages_of_the_timed_step_live_within_it(steps: ModuleType) -> None:
+def test_storages_of_the_timed_step_live_within_it() -> None:
     small = {"hidden": "64", "layers": "1", "heads": "2"}
     spec = str(ROOT / "benchmarks/published_models.py:opt")
     whole = rooflight.estimate(spec, batch=1, seq=16, step="train", overrides=small, tf32=False, accumulate=2)

@@ -132,6 +132,6 @@ def test_words_of_a_header_in_another_order_are_none(tmp_path: Path) -> None:
 def test_a_long_line_is_looked_at_once(words: str) -> None:
     """1,000 of each of the words but the last: one pattern of all of them tries every two, and reads on from each."""
     source = LogText("here", f"{words * 1000}\n---- ---- ----\n")
-    began = time.perf_counter()
+    began = time.thread_time()  # other work of the machine does not count
     assert not is_one(source)
-    assert time.perf_counter() - began < 2  # it took 40, and takes milliseconds
+    assert time.thread_time() - began < 2  # it took 40, and takes milliseconds

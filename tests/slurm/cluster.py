@@ -32,7 +32,7 @@ GPUS = ("/dev/null", "/dev/zero")
 """Slurm wants a character device for every GPU, and looks no further."""
 MOST_IN_ARRAY = 9
 _NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
-_PATIENCE_S = 60
+_PATIENCE_S = 600
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 _CONF = """\

@@ -70,7 +70,7 @@ class Site:
 
     def finish(self, process: subprocess.Popen[bytes], code: int = 0) -> str:
         """What it said, when it has ended so."""
-        assert process.wait(timeout=120) == code, self.said(process)
+        assert process.wait(timeout=600) == code, self.said(process)
         return self.said(process)
 
     def at_the_gate(self) -> list[tuple[str, str]]:
@@ -186,7 +186,7 @@ def test_killed_before_the_job_was_written_down(site: Site) -> None:
     deadly.chmod(0o755)
     site.open_gate()
     first = site.on_slurm(site.plan(f'model = "{GATED}"\nbatch = [1, 2]'), before=programs)
-    assert first.wait(timeout=60) == -signal.SIGKILL
+    assert first.wait(timeout=600) == -signal.SIGKILL
     (orphan,) = site.jobs()
     said = site.finish(site.on_slurm(site.folder))
     assert "submitted 2 cells" in said
@@ -265,7 +265,7 @@ def test_interrupted_jobs_go_on_until_they_are_cancelled(site: Site) -> None:
     site.wait_at_the_gate(1)
     (job,) = site.jobs()
     command.send_signal(signal.SIGINT)
-    assert command.wait(timeout=60) == 130
+    assert command.wait(timeout=600) == 130
     said = site.said(command)
     assert f"job {job} goes on in Slurm" in said
     assert f"study {site.folder} --launcher slurm --partition gpu --gres gpu:1 --max-parallel 1;" in said
@@ -289,7 +289,7 @@ def test_what_no_node_has_stays_open(site: Site) -> None:
 
 def test_what_slurm_refuses_is_one_line(site: Site) -> None:
     command = site.start("mnist-cnn", "-o", site.folder, "--launcher", "slurm", "--partition", "nowhere")
-    assert command.wait(timeout=60) == 2
+    assert command.wait(timeout=600) == 2
     assert site.said(command) == "rooflight: Slurm did not take the job: Invalid partition name specified\n"
     assert not list((site.folder / "slurm" / "jobs").iterdir())
 
@@ -305,7 +305,7 @@ def test_a_cluster_ends_with_whoever_started_it(possible: None) -> None:
         "    os.kill(os.getpid(), 9)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == -signal.SIGKILL, done.stderr
     folder = done.stdout.strip()
     assert folder

@@ -66,7 +66,7 @@ def study(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (home / "empty").mkdir(exist_ok=True)
     return subprocess.run(
         [sys.executable, "-m", "rooflight", "study", *arguments],
-        env={**os.environ, "PATH": str(home / "empty")}, cwd=home, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PATH": str(home / "empty")}, cwd=home, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
 
 

@@ -23,14 +23,8 @@ from rooflight.study.plan import plan_of, read_plan
 from rooflight.study.store import begin, open_study, read
 from rooflight.study.work import run_cell, run_side
 from rooflight.study.worker import how_it_ended
-from tests.fixtures.study_kills import (
-    Soak,
-    check_nothing_lost_nothing_doubled,
-    entries,
-    killed_study,
-    wait_until_gone,
-    workers_of,
-)
+from tests.fixtures.processes import children_of, wait_until_gone
+from tests.fixtures.study_kills import Soak, check_nothing_lost_nothing_doubled, entries, killed_study
 
 FACTORIES = """
 import os, signal, time
@@ -102,7 +96,7 @@ def factories(tmp_path, monkeypatch):
 def study(*arguments: object, **more) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "rooflight", "study", *map(str, arguments)]
     more.setdefault("env", {**os.environ, "COLUMNS": "400"})  # long names are broken in narrower terminals
-    return subprocess.run(line, capture_output=True, text=True, timeout=300, **more)
+    return subprocess.run(line, capture_output=True, text=True, timeout=600, **more)
 
 
 PLAN = """
@@ -202,9 +196,9 @@ def test_workers_end_with_the_one_who_started_them(factories):
 
 def _begun(process: subprocess.Popen) -> list[int]:
     """The workers, once they are at work: torch has been imported by then."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while time.monotonic() < end:
-        workers = workers_of(process.pid)
+        workers = children_of(process.pid)
         if workers and any("libtorch" in Path(f"/proc/{pid}/maps").read_text() for pid in workers):
             return workers
         time.sleep(0.02)
@@ -215,13 +209,13 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(factories):
     models = "mine.py:well,mine.py:hangs"
     process = subprocess.Popen([sys.executable, "-m", "rooflight", "study", models, "-o", "s", "--workers", "1"],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while not (Path("s/journal").is_dir() and any(entry["state"] == "done" for entry in entries(Path("s")))):
         assert time.monotonic() < end
         time.sleep(0.02)
-    workers = workers_of(process.pid)
+    workers = children_of(process.pid)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert errors.splitlines()[-1] == (
         "rooflight: interrupted; what was finished is kept, go on with: rooflight study s"

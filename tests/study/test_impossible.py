@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ from rooflight.study.launch import outline, units_of
 from rooflight.study.plan import plan_of
 from rooflight.study.work import run_side
 from tests.fixtures.notes import note_texts
+from tests.fixtures.paths import ROOT
 
 
 def test_a_precision_that_the_device_lacks() -> None:
@@ -25,6 +27,19 @@ def test_a_precision_that_the_device_lacks() -> None:
     for on in ("h200", "here", "cpu", None):
         assert not StudyCell(model="m", dtype="bf16", on=on).impossible
     assert not StudyCell(model="m", dtype="fp16", on="v100-sxm2-16").impossible
+
+
+def test_a_device_file_that_was_changed_is_read_again(tmp_path: Path) -> None:
+    """The file of a GPU without bf16 becomes that of one with it, under the same name."""
+    file, cell = tmp_path / "card.toml", StudyCell(model="m", dtype="bf16", on=str(tmp_path / "card.toml"))
+    for name, impossible in (("k80", True), ("h200", False)):
+        file.write_text(
+            (ROOT / "src/rooflight/hardware/specs" / f"{name}.toml")
+            .read_text()
+            .replace(f'name = "{name}"', 'name = "card"')
+        )
+        os.utime(file, ns=(0, len(name)))  # two writes may fall into one tick of the file system's clock
+        assert bool(cell.impossible) == impossible
 
 
 def test_it_is_left_out_and_said_once(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def ran(folder: Path, grid, **rest) -> Store:
 
 def rooflight_study(*arguments: object, **more) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "rooflight", "study", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=300, **more)
+    return subprocess.run(line, capture_output=True, text=True, timeout=600, **more)
 
 
 def done_lines(folder: Path) -> Counter:
@@ -417,7 +417,7 @@ def test_two_processes_share_a_folder(tmp_path):
             "--on", "v100,h200", "-o", str(tmp_path / "s"), "--workers", "1"]  # fmt: skip
     both = [subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for one in both:
-        out, err = one.communicate(timeout=300)
+        out, err = one.communicate(timeout=600)
         assert one.returncode == 0, err
         assert "24 cells, 24 done" in out
     assert {row.state for row in read(tmp_path / "s")} == {"done"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -127,6 +130,16 @@ def checked_against_a_limit(x: Tensor) -> Tensor:
 def test_checks_that_would_end_the_step_pass(look: Callable[[Tensor], Tensor]) -> None:
     (note,) = assumed(infer(Step(look), X))
     assert note.startswith("checks that would raise an error pass: trace/test_assumed_values.py:")
+
+
+def test_a_check_is_looked_up_in_the_file_as_it_is_now(tmp_path: Path) -> None:
+    """A user loads a model, edits its file and loads it again: a check now stands where another statement was."""
+    file = tmp_path / "own.py"
+    for text, passes in (("if x.max() > 3: return x.exp()", False), ("if x.max() > 3: raise ValueError", True)):
+        file.write_text(f"def look(x):\n    {text}\n    return x\n")
+        look = runpy.run_path(str(file))["look"]
+        with nullcontext() if passes else pytest.raises(TraceFailed):
+            assert names(infer(Step(look), X))[:3] == ["addmm", "max", "gt"]
 
 
 def written_nowhere(x: Tensor) -> Tensor:

@@ -69,9 +69,7 @@ def _imported(place: str) -> ModuleType:
     try:
         if place.endswith(".py") or "/" in place:
             return _from_file(Path(place))
-        here = str(Path.cwd())
-        if here not in sys.path:
-            sys.path.insert(0, here)
+        sys.path[:] = dict.fromkeys((str(Path.cwd()), *sys.path))  # first, also where it was searched before
         return importlib.import_module(place)
     except SyntaxError as error:
         where = f"{Path(error.filename or place).name}:{error.lineno}"
@@ -103,9 +101,7 @@ def _from_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UnknownModel("not-a-python-file", f"{path} is no Python file; give path/to/file.py:factory")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    sys.path[:] = dict.fromkeys((str(path.resolve().parent), *sys.path))
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickles look their module up by name while the file still runs.
     sys.modules[name] = module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -80,7 +81,7 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
 
         It is neither estimated nor predicted, measured or submitted, and no claim is about it.
         """
-        precision, device = self.autocast or self.dtype, _device(self.on)
+        precision, device = self.autocast or self.dtype, device_of(self.on)
         return "" if device is None or device.peak(precision) is not None else f"no {precision} on {device.title}"
 
     @property
@@ -123,11 +124,14 @@ _ALWAYS = ("batch", "step", "dtype", "gpus")
 """Coordinates that are told of every cell."""
 
 
-@cache
-def _device(on: str | None) -> Device | None:
+def device_of(on: str | None) -> Device | None:
     """As the database or its file describes it; `None`: this machine's, or one that cannot be read here."""
-    if on is None or on.casefold() in (HERE, PROCESSOR):
-        return None
+    return None if on is None else _described(on, os.path.isfile(on) and os.stat(on).st_mtime_ns)
+
+
+@cache
+def _described(on: str, written_ns: int) -> Device | None:
+    """`written_ns`: when the device's file was, which may be written anew."""
     try:
         return find(on)
     except RooflightError:

@@ -6,11 +6,10 @@ import itertools
 import os
 from functools import cache
 
-from rooflight.errors import RooflightError
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.machine import nvml
 from rooflight.machine.recognise import Recognised, this_device
-from rooflight.study.cell import PROCESSOR, StudyCell
+from rooflight.study.cell import PROCESSOR, StudyCell, device_of
 from rooflight.study.plan import is_of_this_machine
 
 
@@ -36,9 +35,8 @@ def is_here(on: str | None) -> bool:
         return False
     if is_of_this_machine(on):
         return True
-    try:
-        wanted = find(on)
-    except RooflightError:
+    wanted = device_of(on)
+    if wanted is None:
         return False
     if wanted.kind == "gpu":
         return bool(gpus_of(on))

@@ -9,11 +9,9 @@ from __future__ import annotations
 from functools import cache
 
 from rooflight import recordings
-from rooflight.errors import RooflightError
 from rooflight.files import load
-from rooflight.hardware.devices import find
 from rooflight.spec import StepSpec, parse
-from rooflight.study.cell import Side, StudyCell, StudyRow
+from rooflight.study.cell import Side, StudyCell, StudyRow, device_of
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import wall_s
 from rooflight.summary.reliability import UNRELIABLE
@@ -39,15 +37,12 @@ def time_doubt(row: StudyRow, side: Side) -> str:
 
 def recorded_time_s(cell: StudyCell) -> float | None:
     """Of the same step on the same device, where a recording of it comes with rooflight."""
-    if cell.on is None or not cell.is_on_one_device:
-        return None
-    try:
-        device = find(cell.on).name
-    except RooflightError:  # this machine's, or a file that is not here
+    device = device_of(cell.on) if cell.is_on_one_device else None
+    if device is None:  # this machine's, or a file that is not here
         return None
     step = cell.at([cell.batch])
     same = StepSpec(**{name: getattr(step, name) for name in StepSpec.__struct_fields__} | {"batch": cell.batch})
-    return _recorded(device, cell.model).get(same.command("measure"))
+    return _recorded(device.name, cell.model).get(same.command("measure"))
 
 
 @cache

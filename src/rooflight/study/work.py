@@ -228,15 +228,15 @@ def _ops_of(store: Store, cell: StudyCell, predictions: Predictions) -> Ledger:
     entry, target = store.entry(cell.key("estimated")), predictions.header.target
     if entry is not None and store.is_intact(entry):
         with suppress(RooflightError):
-            saved = _saved(store.folder / entry.ledger)
+            saved = _saved(store.folder / entry.ledger, entry.digest)
             if saved.header.target == target:
                 return saved
     return _estimated(cell.alone, target)
 
 
 @lru_cache(maxsize=4)
-def _saved(path: Path) -> Ledger:
-    """Devices that share an estimate come one after the other."""
+def _saved(path: Path, digest: str) -> Ledger:
+    """Devices that share an estimate come one after the other. `digest`: of the file, which may be written anew."""
     return load(path)
 
 

@@ -41,23 +41,21 @@ def outcome_without_error() -> bool | int | float | None:
         return None
     if frame.f_code.co_name.startswith("warn"):
         return False  # a function that looks for something to warn of changes no op
-    if frame.f_code.co_filename in _MUST_HOLD:
+    if name in _MUST_HOLD:
         return True
     span = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
     reading = next((one for one in dis.get_instructions(frame.f_code) if one.offset == frame.f_lasti), None)
     if span is None or reading is None:
         return None
     as_truth = any(part in reading.opname for part in ("JUMP", "BOOL", "NOT"))
-    for check, test in _checks(frame.f_code.co_filename):
+    linecache.checkcache(name)  # a user may have edited the model and loaded it again
+    for check, test in _checks("".join(linecache.getlines(name))):
         raising = isinstance(check, ast.If)
         conditions = _conditions(test)
         for read, negated in conditions:
             if _span(read) == span and (as_truth or _is_reading_call(read)):
                 return negated == raising
-            if (
-                isinstance(read, ast.Compare)
-                and (number := _fitting(read, negated == raising, span, frame)) is not None
-            ):
+            if (number := _fitting(read, negated == raising, span, frame)) is not None:
                 return number
         # Some versions of Python tell a jump as the whole statement's: any of its conditions.
         if _span(check) == span and as_truth and len({negated for _, negated in conditions}) == 1:
@@ -66,10 +64,10 @@ def outcome_without_error() -> bool | int | float | None:
 
 
 @lru_cache(maxsize=64)
-def _checks(filename: str) -> tuple[tuple[ast.stmt, ast.expr], ...]:
+def _checks(source: str) -> tuple[tuple[ast.stmt, ast.expr], ...]:
     """Statements of a file that raise an error, those by `if` where their condition is true, and the condition."""
     try:
-        tree = ast.parse("".join(linecache.getlines(filename)))
+        tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return ()
     return tuple(
@@ -96,9 +94,11 @@ def _is_reading_call(node: ast.expr) -> bool:
     return called.attr == "item" if isinstance(called, ast.Attribute) else getattr(called, "id", "") == "bool"
 
 
-def _fitting(compared: ast.Compare, wanted: bool, span: _Span, frame: FrameType) -> int | float | None:
+def _fitting(compared: ast.expr, wanted: bool, span: _Span, frame: FrameType) -> int | float | None:
     """`x.item() <= limit`: a number for the side that is read so that the comparison is as `wanted`; `None` where the
-    other side is more than names and numbers."""
+    other side is more than names and numbers, and where nothing is compared."""
+    if not isinstance(compared, ast.Compare):
+        return None
     sides = [compared.left, *compared.comparators]
     read = next((side for side in sides if _span(side) == span and _is_reading_call(side)), None)
     if len(sides) != 2 or read is None:

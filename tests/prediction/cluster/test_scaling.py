@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 
+import predict_parallel as script
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from rooflight.prediction.cluster.scaling import Kind, ScalingCurve, curve, pale
 from rooflight.prediction.cluster.step import TimedStep
 from tests.fixtures.notes import note_texts
 from tests.fixtures.parallel_steps import GB, chain_step, device, plain_fabric, tiny_step
-from tests.fixtures.paths import DATA, ROOT
+from tests.fixtures.paths import DATA
 
 FREE = plain_fabric().without_cost()
 PUBLISHED = json.loads((DATA / "published_parallel.json").read_text())
@@ -154,17 +154,6 @@ def test_no_replicas_are_refused() -> None:
 # --- published runs ---
 
 
-@pytest.fixture(scope="module")
-def script():
-    folder = str(ROOT / "benchmarks")
-    sys.path.insert(0, folder)
-    try:
-        import predict_parallel
-    finally:
-        sys.path.remove(folder)
-    return predict_parallel
-
-
 def test_every_published_row_has_a_source_and_a_known_device() -> None:
     assert len(PUBLISHED["steps"]) == 19
     for row in PUBLISHED["steps"]:
@@ -186,7 +175,7 @@ def test_megatrons_times_agree_with_the_utilisation_it_publishes() -> None:
             assert flops / (gpus * row["time_s"] * 312e12) == pytest.approx(published[row["model"]], abs=0.003)
 
 
-def test_paleos_firecaffe_figures_come_out(script) -> None:
+def test_paleos_firecaffe_figures_come_out() -> None:
     """PALEO's code gives 25x on 32 GPUs and 52x on 128; its tree over our count of the same network."""
     after, beside = script.firecaffe()
     for case, point in zip(PUBLISHED["firecaffe"]["speedups"], after.points[1:], strict=True):
@@ -194,7 +183,7 @@ def test_paleos_firecaffe_figures_come_out(script) -> None:
     assert all(a.speedup <= b.speedup for a, b in zip(after.points, beside.points, strict=True))
 
 
-def test_from_one_gpu_as_measured_four_come_out(script) -> None:
+def test_from_one_gpu_as_measured_four_come_out() -> None:
     """What is left is the error of the parallel part."""
     rows = [row for row in PUBLISHED["steps"] if row.get("one_gpu_s")]
     errors = [run.error(run.from_measured) for run in map(script.run, rows)]
@@ -202,7 +191,7 @@ def test_from_one_gpu_as_measured_four_come_out(script) -> None:
     assert max(abs(error) for error in errors) < 0.12
 
 
-def test_a_megatron_run_comes_out(script) -> None:
+def test_a_megatron_run_comes_out() -> None:
     row = next(row for row in PUBLISHED["steps"] if row["model"] == "GPT 22B" and row["recompute"] == "full")
     run = script.run(row)
     assert abs(run.error(run.predicted)) < 0.25

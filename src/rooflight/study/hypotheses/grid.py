@@ -6,11 +6,10 @@ import ast
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from rooflight.errors import BadInput
-from rooflight.hardware import devices
-from rooflight.study.cell import StudyRow
+from rooflight.hardware.device import Device
+from rooflight.study.cell import StudyRow, device_of
 from rooflight.study.hypotheses.doubt import RowErrors
 from rooflight.study.hypotheses.hypothesis import AxisFilter, Hypothesis, QuantityTerm
 
@@ -181,14 +180,9 @@ def _match(axis: str, values: Iterable[Value], text: str) -> Value:
     return None
 
 
-@cache
-def _device(text: str) -> str | None:
-    if any(letter in text for letter in "./\\"):  # a file: it is not opened to judge a claim
-        return None
-    try:
-        return devices.find(text).name
-    except BadInput:
-        return None
+def _device(text: str) -> Device | None:
+    # A file is not opened to judge a claim.
+    return None if any(letter in text for letter in "./\\") else device_of(text)
 
 
 def _listed(values: Iterable[Value], *, verb: bool = False) -> str:
