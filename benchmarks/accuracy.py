@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 import numpy as np
-from judged_steps import ROOT, SOURCES, PublishedStep, device_named, sample, steps
+from judged_steps import ROOT, SOURCES, PublishedStep, device_named, steps
 from judged_traces import NotTraced, group_of, in_empty_folder, prepared, trace_all
 from time_errors import TimeError, time_figures
 
@@ -146,14 +146,13 @@ def _one_call(run: DeviceRun) -> tuple[float, Interval]:
 
 
 def figures(rows: str) -> dict[str, float]:
-    """Return the figures of a sample of published steps by device; `rows`: the source, and the kind of step if not all.
+    """Return the figures of published steps by device; `rows`: the source, and the kind of step if not all of them.
 
     Every step is traced anew: a kept trace may be older than the code.
     """
     source, _, step = rows.partition(" ")
-    wanted = [row for row in sample(steps(source)) if step in ("", row.step)]
     with in_empty_folder():
-        done, _ = errors(wanted, make=True)
+        done, _ = errors([row for row in steps(source) if step in ("", row.step)], make=True)
     groups: dict[str, list[TimeError]] = {}
     for one in done:
         name = f"{one.step.device}-{one.step.scope}" if source.startswith("h200") else one.step.device

@@ -90,6 +90,9 @@ def speed_figures() -> dict[str, float]:
     """Return rooflight's time over that of torch's own tool, both on meta tensors and in this run."""
     pairs = [[Job("rooflight", case, "meta"), Job(peer, case, "meta")] for case, peer in SPEED.items()]
     results = measure(pairs, rounds=3)
+    failed = [f"{job.tool} on {job.case}: {run.failed}" for job, run in results.items() if run.failed]
+    if failed:
+        raise RuntimeError("; ".join(failed))
     return {f"{own.case}_beside_{peer.tool}": results[own].time_s / results[peer].time_s for own, peer in pairs}
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -147,22 +146,6 @@ def _thinned(all_steps: list[PublishedStep]) -> Iterator[PublishedStep]:
         place = group.setdefault((step.model, step.size), len(group))
         if place % every.get(step.source, 1) == 0:
             yield step
-
-
-SAMPLED = {"timm": 4}
-"""By source, one trace in how many is in the sample; every trace of a source that is not named here."""
-SEED = 48
-
-
-def sample(all_steps: Sequence[PublishedStep]) -> list[PublishedStep]:
-    """Return the steps of traces that were drawn by a seed, apart for inference and training: always the same ones."""
-    drawn: set[TraceKey] = set()
-    for source in dict.fromkeys(step.source for step in all_steps):
-        for kind in ("infer", "train"):
-            traces = dict.fromkeys(step.trace for step in all_steps if (step.source, step.step) == (source, kind))
-            ordered = sorted(traces, key=repr)
-            drawn |= set(random.Random(SEED).sample(ordered, len(ordered) // SAMPLED.get(source, 1)))
-    return [step for step in all_steps if step.trace in drawn]
 
 
 # --- NeuSight's labels ---

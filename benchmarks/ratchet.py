@@ -10,6 +10,7 @@ It needs no GPU and no network, and traces every step anew. docs/decisions/0048 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -30,6 +31,7 @@ BARS = HERE / "ratchet.toml"
 AT_ONCE = 2
 Verdict = Literal["worse", "better", "as before", "no bar", "not computed"]
 FAILS = ("worse", "no bar", "not computed")
+_ROUNDING = 1e-12
 _LINE = re.compile(r"(?P<name>[\w-]+) = (?P<bar>[\d.e-]+)(?P<rest>.*)")
 
 
@@ -53,9 +55,11 @@ class Unit:
 
     def verdict(self, bar: float, now: float) -> Verdict:
         worse = self.badness(now) - self.badness(bar)
-        if not worse <= max(self.slack * abs(self.badness(bar)), self.floor) + 1e-12:  # a nan is worse, too
+        passes = max(self.slack * abs(self.badness(bar)), self.floor) + _ROUNDING
+        if not math.isfinite(now) or worse > passes:
             return "worse"
-        return "better" if worse < 0 else "as before"
+        by_more_than_rounding = worse < -1e-3 * abs(self.badness(bar))
+        return "better" if by_more_than_rounding and not self.fixed else "as before"
 
 
 @dataclass(frozen=True)
@@ -121,11 +125,7 @@ def compared(group: Group, now: dict[str, float]) -> list[Row]:
 
 def lowered(text: str, rows: Iterable[Row]) -> str:
     """The same file with the bars that were beaten at what they are now; comments stay."""
-    beaten = {
-        (row.group, row.name): f"{row.now:.4g}"
-        for row in rows
-        if row.verdict == "better" and row.unit and not row.unit.fixed
-    }
+    beaten = {(row.group, row.name): f"{row.now:.4g}" for row in rows if row.verdict == "better"}
     lines, group = [], ""
     for line in text.splitlines(keepends=True):
         group = line[1:].split("]")[0].split(".")[0] if line.startswith("[") else group

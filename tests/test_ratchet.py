@@ -83,6 +83,7 @@ def verdicts(ratchet: ModuleType, now: dict[str, float]) -> dict[str, str]:
         ("gpu_mean", 0.1051, "worse"),  # 5.1% of itself more
         ("gpu_mean", 0.09, "better"),
         ("gpu_mean", float("nan"), "worse"),
+        ("gpu_coverage", float("nan"), "worse"),
         ("small", 0.0049, "as before"),  # 22% of itself, but less than the floor of 0.1 points
         ("small", 0.0051, "worse"),
         ("gpu_coverage", 0.691, "as before"),  # 0.20 is missing from 0.90, and 5% of that may be lost: 1 point
@@ -93,7 +94,7 @@ def verdicts(ratchet: ModuleType, now: dict[str, float]) -> dict[str, str]:
         ("predicted", 56, "worse"),
         ("predicted", 61, "better"),
         ("left", 0.0501, "worse"),
-        ("left", 0.0499, "better"),
+        ("left", 0.01, "as before"),  # decided: it is not lowered
         ("beside", 0.29, "as before"),
         ("beside", 0.31, "worse"),
     ],
