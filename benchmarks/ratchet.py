@@ -97,7 +97,8 @@ class Row:
         unit = self.unit or Unit("lower", 0.0, shown=".4g")
         apart = None if self.bar is None or self.now is None else self.now - self.bar
         shown = [format(value, unit.shown) if value is not None else "-" for value in (self.bar, self.now)]
-        difference = "-" if apart is None else format(apart, "+" + unit.shown) if apart else ""
+        difference = "-" if apart is None else format(apart, "+" + unit.shown)
+        difference = difference if difference.strip("+-0.%") else ""
         return [f"{self.group}.{self.name}", *shown, difference, "" if self.verdict == "as before" else self.verdict]
 
 
@@ -180,9 +181,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="lower the bars that were beaten")
     options = parser.parse_args(arguments)
     text = BARS.read_text()
-    groups = [group for group in groups_of(text) if not options.only or group.name in options.only]
-    if not groups:
-        parser.error(f"no such group: {', '.join(options.only)}")
+    known = {group.name: group for group in groups_of(text)}
+    unknown = [name for name in options.only or () if name not in known]
+    if unknown:
+        parser.error(f"no such group: {', '.join(unknown)}; there are {', '.join(known)}")
+    groups = [known[name] for name in options.only or known]
     rows: list[Row] = []
     for group, figures, seconds, failure in all_computed(groups):
         recorded = f", recorded at {group.recorded}" if group.recorded else ""
