@@ -15,7 +15,7 @@ help:
 	@echo "make demo       ResNet-50 training: estimated, measured, predicted, explained: demo/report.html"
 	@echo "make test       the tests, but for the slow ones; 8 minutes on two cores"
 	@echo "make test-slow  the slow ones: full-size studies, Slurm, browsers, the documentation, the package; then the ratchet"
-	@echo "make ratchet    every figure of benchmarks/ratchet.toml again: none may be worse; 8 minutes on two cores"
+	@echo "make ratchet    every figure of benchmarks/ratchet.toml again: none may be worse; 7 minutes on two cores"
 	@echo "make coverage   all of them, and what of the code they reach"
 	@echo "make lint       ruff, import-linter, mypy and the ceilings of size"
 	@echo "make format     let ruff rewrite the code"
