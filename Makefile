@@ -8,13 +8,14 @@ STAMP := .venv/.installed
 # torch must never be resolved without its constraint: every pip call goes through this.
 PIP_INSTALL := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c constraints.txt
 
-.PHONY: help demo test test-slow coverage lint format bench docs install
+.PHONY: help demo test test-slow ratchet coverage lint format bench docs install
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo       ResNet-50 training: estimated, measured, predicted, explained: demo/report.html"
 	@echo "make test       the tests, but for the slow ones; 8 minutes on two cores"
-	@echo "make test-slow  the slow ones: full-size studies, Slurm, browsers, the documentation, the package"
+	@echo "make test-slow  the slow ones: full-size studies, Slurm, browsers, the documentation, the package; then the ratchet"
+	@echo "make ratchet    every figure of benchmarks/ratchet.toml again: none may be worse; 7 minutes on two cores"
 	@echo "make coverage   all of them, and what of the code they reach"
 	@echo "make lint       ruff, import-linter, mypy and the ceilings of size"
 	@echo "make format     let ruff rewrite the code"
@@ -34,6 +35,11 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	@$(PYTEST) -m slow
+	@$(MAKE) --no-print-directory ratchet
+
+# After the tests and not beside them: it also takes times.
+ratchet: $(STAMP)
+	@$(BIN)/python benchmarks/ratchet.py
 
 coverage: $(STAMP)
 	@$(PYTEST) --cov

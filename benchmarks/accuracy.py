@@ -19,7 +19,8 @@ from itertools import groupby
 
 import numpy as np
 from judged_steps import ROOT, SOURCES, PublishedStep, device_named, steps
-from judged_traces import NotTraced, group_of, prepared, trace_all
+from judged_traces import NotTraced, group_of, in_empty_folder, prepared, trace_all
+from time_errors import TimeError, time_figures
 
 from rooflight import __version__
 from rooflight.errors import BadInput
@@ -142,6 +143,25 @@ def _one_call(run: DeviceRun) -> tuple[float, Interval]:
     waited = max(0.0, value - float(work.sum()))
     deviation = math.hypot(run.predictor.host_speed.deviation * waited, run.times.deviation_s)
     return value, Interval.around(value, deviation, least=float(run.times.floor_s.sum()))
+
+
+def figures(rows: str) -> dict[str, float]:
+    """Return the figures of published steps by device; `rows`: the source, and the kind of step if not all of them.
+
+    Every step is traced anew: a kept trace may be older than the code.
+    """
+    source, _, step = rows.partition(" ")
+    with in_empty_folder():
+        done, _ = errors([row for row in steps(source) if step in ("", row.step)], make=True)
+    groups: dict[str, list[TimeError]] = {}
+    for one in done:
+        name = f"{one.step.device}-{one.step.scope}" if source.startswith("h200") else one.step.device
+        judged = TimeError.of(one.step.published_s, one.predicted_s, one.low_s, one.high_s)
+        groups.setdefault(name, []).append(judged)
+    found: dict[str, float] = {}
+    for name, some in sorted(groups.items()):
+        found |= {f"{name}_steps": len(some), **time_figures(name, some)}
+    return found
 
 
 # --- the table on the screen ---

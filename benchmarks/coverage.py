@@ -191,6 +191,31 @@ def _short(line: str) -> str:
     return " ".join(line.replace(packages + os.sep, "").split())[:400]
 
 
+LISTED = (
+    "torchvision:alexnet", "torchvision:convnext_tiny", "torchvision:efficientnet_b0", "torchvision:swin_t",
+    "torchvision:vit_h_14", "torchvision:fcn_resnet50", "torchvision:r3d_18", "torchvision:quantized_mobilenet_v2",
+    "torchvision:raft_small", "timm:vit_tiny_patch16_224", "timm:mobilenetv3_small_100", "timm:mixer_s16_224",
+    "timm:deit_tiny_patch16_224", "hf:gpt2", "hf:opt", "hf:bert", "hf:deberta", "hf:t5", "hf:vit", "hf:clip",
+    "hf:convnext", "hf:videomae", "hf:whisper", "hf:audio-spectrogram-transformer", "hf:sam",
+    "whisper-tiny", "gemma3-1b", "bert-base", "clip-vit-b-32",
+)  # fmt: skip
+"""Models of every zoo and kind: those that benchmarks/ratchet.py tries."""
+
+
+def figures() -> dict[str, float]:
+    """Return how many steps of the listed models are traced, have a formula for each op, and cost what torch counts."""
+    _import_libraries()
+    rows = [
+        tried(spec.partition(":")[0] if ":" in spec else "released", spec, step) for spec in LISTED for step in STEPS
+    ]
+    return {
+        "traced": sum(not row.failure for row in rows),
+        "fully_counted": sum(not row.failure and not row.uncounted for row in rows),
+        "as_many_FLOPs_as_FlopCounterMode": sum(row.flops == row.torch_flops for row in rows),
+        "other_FLOPs_than_FlopCounterMode": sum(row.torch_flops not in (None, row.flops) for row in rows),
+    }
+
+
 # --- many of them ---
 
 

@@ -79,6 +79,23 @@ def measure_once(job: Job) -> Run:
     return Run(**json.loads(child.stdout.splitlines()[-1]))
 
 
+SPEED = {
+    "resnet50-backward": "flop-counter-mode", "gpt2-backward": "flop-counter-mode", "llama-forward": "flop-counter-mode",
+    "llama-step": "mem-tracker",
+}  # fmt: skip
+"""The tool that rooflight takes turns with, by case."""
+
+
+def speed_figures() -> dict[str, float]:
+    """Return rooflight's time over that of torch's own tool, both on meta tensors and in this run."""
+    pairs = [[Job("rooflight", case, "meta"), Job(peer, case, "meta")] for case, peer in SPEED.items()]
+    results = measure(pairs, rounds=3)
+    failed = [f"{job.tool} on {job.case}: {run.failed}" for job, run in results.items() if run.failed]
+    if failed:
+        raise RuntimeError("; ".join(failed))
+    return {f"{own.case}_beside_{peer.tool}": results[own].time_s / results[peer].time_s for own, peer in pairs}
+
+
 def installed(package: str) -> str | None:
     try:
         return version(package)

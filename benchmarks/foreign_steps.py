@@ -27,6 +27,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from time_errors import error_figures
+
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "any-step.md"
 RESULTS = {
@@ -235,6 +237,21 @@ def write_page() -> None:
         lambda found: found[1] + tables.get(found["name"], "Not measured yet.\n") + found[3], PAGE.read_text()
     )
     PAGE.write_text(page)
+
+
+def figures() -> dict[str, float]:
+    """Return how far the steps' predictions were off on the GPU, as they were recorded there."""
+    rows = [row for row in json.loads(RESULTS["cuda"].read_text()) if isinstance(row.get("measured"), dict)]
+    judged = {"step": ("step_s", "wall_s"), "busy": ("busy_s", "busy_s"), "peak": ("peak_bytes", "peak_bytes")}
+    found: dict[str, float] = {
+        "measured": len(rows),
+        "as_many_FLOPs_as_FlopCounterMode": sum(row.get("differences") == {} for row in rows),
+        "left_as_it_was": sum(not row["changed"] for row in rows),
+    }
+    for name, (said, real) in judged.items():
+        errors = [row["predicted"][said] / row["measured"][real] - 1 for row in rows]
+        found |= error_figures(name, errors, "median", "p90")
+    return found
 
 
 def main(words: list[str]) -> None:

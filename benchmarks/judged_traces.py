@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import tempfile
 import traceback
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -26,6 +27,19 @@ from rooflight.step.other_batches import DoesNotScale
 FOLDER = ROOT / "build" / "published-traces"
 PRIME = 1619
 KERNELBENCH = Path(__file__).parent / "published" / "kernelbench-ledgers.msgpack.gz"
+
+
+@contextlib.contextmanager
+def in_empty_folder() -> Iterator[None]:
+    """Trace anew whatever is asked for meanwhile, and keep no trace."""
+    global FOLDER
+    before = FOLDER
+    with tempfile.TemporaryDirectory() as folder:
+        FOLDER = Path(folder)
+        try:
+            yield
+        finally:
+            FOLDER = before
 
 
 class NotTraced(Exception):

@@ -60,6 +60,17 @@ def _of(precision: str, rows: np.ndarray) -> Iterator[LeftOut]:
         yield LeftOut(family, precision, errors, layers.groups[has] > 1)
 
 
+def figures() -> dict[str, float]:
+    """Return the share of layers with a workspace that is off by more than 2%, and by more than 10%."""
+    found = {f"{some.family}_{some.precision}": some.errors for some in left_out()}
+    found["all"] = np.concatenate(list(found.values()))
+    limits = {"close": CLOSE, "near": NEAR}
+    return {
+        f"{name}_not_{word}": float((errors > limit).mean())
+        for name, errors in found.items() for word, limit in limits.items()
+    }  # fmt: skip
+
+
 HEADS = ("convolutions", "n", f"within {CLOSE:.0%}", f"within {NEAR:.0%}", f"with groups: within {CLOSE:.0%}")
 
 

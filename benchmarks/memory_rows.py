@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from predict_rows import DEVICE, NAMES, OPTIMIZERS, ROWS
+from time_errors import error_figures
 
 from rooflight.hardware.devices import find
 from rooflight.memory.allocator import CachingAllocator
@@ -168,6 +169,21 @@ def _predicted(rows: Sequence[Measured]) -> Iterable[Outcome]:
         memory = found.at(DEVICE, row.batch).memory
         assert memory is not None
         yield Outcome(row, memory)
+
+
+def figures(which: str) -> dict[str, float]:
+    """Return the errors of the `reference` or the `held_out` rows, by kind of step."""
+    found = outcomes({"reference": reference_rows, "held_out": held_out_rows}[which]())
+    groups: dict[str, list[Outcome]] = defaultdict(list)
+    for row in found:
+        groups[row.measured.step].append(row)
+    result: dict[str, float] = {}
+    for step, rows in sorted(groups.items()):
+        result[f"{step}_rows"] = len(rows)
+        for name in ("allocated", "grown", "reserved"):
+            errors = [getattr(row, f"{name}_error") for row in rows]
+            result |= error_figures(f"{step}_{name}", errors, "median", "p90")
+    return result
 
 
 # --- the way in which rows were measured ---

@@ -23,6 +23,7 @@ import held_out_rows
 import numpy as np
 from predict_rows import DEVICE, GPU_BOUND, ROOT, Outcome, Spread, measured_rows, outcomes, within, wrong_families
 from predict_speed import speed
+from time_errors import TimeError, time_figures
 
 from rooflight.hardware.calibration import Calibration, decode
 from rooflight.hardware.devices import find
@@ -189,6 +190,7 @@ class Wall:
 
     row: dict[str, Any]
     prediction: Prediction
+    graphs: bool = False
 
     @property
     def wall_s(self) -> float:
@@ -233,8 +235,8 @@ def own_walls(results: dict[str, Any], calibration: Calibration, *, graphs: bool
         found.append(Wall(row, predict(
             case["model"], on=DEVICE, batch=case["batch"], seq=None if decoding else case["seq"],
             past=case["seq"] if decoding else None, dtype=case["dtype"], step=case["step"], overrides=overrides,
-            loss="mse" if case["step"] == "train" else None, graphs=graphs, advice=False, calibration=calibration)[0]
-        ))  # fmt: skip
+            loss="mse" if case["step"] == "train" else None, graphs=graphs, advice=False, calibration=calibration)[0],
+            graphs))  # fmt: skip
     return found
 
 
@@ -246,7 +248,9 @@ def pairs(walls: Sequence[Wall]) -> tuple[int, list[str]]:
         for other in walls[:place]:
             here, there = one.row["case"], other.row["case"]
             apart = max(one.wall_s / other.wall_s, other.wall_s / one.wall_s)
-            differs = (here["batch"] != there["batch"]) + (here["dtype"] != there["dtype"])
+            differs = (
+                (here["batch"] != there["batch"]) + (here["dtype"] != there["dtype"]) + (one.graphs != other.graphs)
+            )
             if one.same != other.same or differs != 1 or apart < APART:
                 continue
             count += 1
@@ -256,6 +260,25 @@ def pairs(walls: Sequence[Wall]) -> tuple[int, list[str]]:
 
 
 APART = 1.1
+
+
+def wall_figures() -> dict[str, float]:
+    """Return the figures of steps that were timed in the run that timed the host, and of the order of their pairs."""
+    calibration = calibrated(None)[0]
+    walls = own_walls(json.loads(WALLS.read_text()), calibration)
+    replayed = own_walls(json.loads(REPLAYED.read_text()), calibration, graphs=True)
+    count, wrong = pairs([*walls, *replayed])
+    sets = {
+        "host_bound": [wall for wall in walls if wall.host_bound],
+        "gpu_bound": [wall for wall in walls if not wall.host_bound],
+        "graphs": replayed,
+    }
+    found: dict[str, float] = {"pairs": count, "pairs_in_order": count - len(wrong)}
+    for name, some in sets.items():
+        intervals = ((wall, wall.prediction.time_interval_s) for wall in some)
+        errors = [TimeError.of(wall.wall_s, wall.prediction.time_s, one.low, one.high) for wall, one in intervals]
+        found |= {f"{name}_steps": len(some), **time_figures(name, errors)}
+    return found
 
 
 def wall_sections(results: dict[str, Any] | None, graphs: dict[str, Any] | None, calibration: Calibration) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+from time_errors import TimeError, time_figures
 
 import rooflight
 from rooflight.hardware.calibration import Calibration
@@ -95,6 +96,25 @@ class Outcome:
     @property
     def wall_in_interval(self) -> bool:
         return within(self.prediction.time_interval_s, self.wall_s)
+
+
+def figures() -> dict[str, float]:
+    """Return the figures of GPU time, and of wall time where the GPU bounds the step (why not elsewhere: predict.py)."""
+    found = outcomes(measured_rows())
+    bound = [row for row in found if row.gpu_bound]
+    return {
+        "predicted": len(found),
+        **time_figures(
+            "gpu", [_error(row.gpu_s, row.prediction.gpu_time_s, row.prediction.gpu_time_interval_s) for row in found]
+        ),
+        **time_figures(
+            "wall", [_error(row.wall_s, row.prediction.time_s, row.prediction.time_interval_s) for row in bound]
+        ),
+    }
+
+
+def _error(measured_s: float, predicted_s: float, interval: Interval) -> TimeError:
+    return TimeError.of(measured_s, predicted_s, interval.low, interval.high)
 
 
 def within(interval: Interval, value: float) -> bool:

@@ -96,6 +96,53 @@ def part(amount: float, whole: float, *, signed: bool = True) -> str:
     return (f"{share:+.2f}" if signed else f"{share:.2f}").replace("-", "−")
 
 
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity that is explained: the rows of a step that has it, and what its shares are of."""
+
+    name: str
+    rows_of: Callable[[Step], Sequence[Explained]]
+    whole_of: Callable[[Account], float]
+
+    def accounts(self, steps: Sequence[Step]) -> list[Account]:
+        return [account(rows) for step in steps if (rows := self.rows_of(step))]
+
+    def net(self, steps: Sequence[Step]) -> list[float]:
+        """Return the unexplained share of every step, the smallest first."""
+        return sorted(abs(one.unexplained) / self.whole_of(one) for one in self.accounts(steps))
+
+
+QUANTITIES = (
+    Quantity("FLOPs", lambda step: step.flops, lambda one: one.asked),
+    Quantity("DRAM bytes", lambda step: step.traffic, lambda one: one.asked),
+    Quantity("kernel time", lambda step: step.time, lambda one: one.measured),
+)
+MUCH = 0.03
+"""One step in twenty may leave this share of its FLOPs, or more, unexplained."""
+
+
+def figures() -> dict[str, float]:
+    """Return the unexplained share of each quantity, net over a step: the median by kind of step; and how many steps
+    leave much of their FLOPs."""
+    steps = [step_of(one, load(one.place)) for one in recorded_steps()]
+    kinds = {"recordings": "recordings", "studies": "studies", "other_models": "other models"}
+    found: dict[str, float] = {}
+    for name, kind in kinds.items():
+        some = [step for step in steps if step.of.kind.startswith(kind)]
+        found[f"{name}_steps"] = len(some)
+        for quantity in QUANTITIES:
+            found[f"{name}_{quantity.name.replace(' ', '_')}"] = median(quantity.net(some))
+    flops = QUANTITIES[0].net(steps)
+    return found | {
+        "steps_with_much_FLOPs": sum(share >= MUCH for share in flops) / len(flops),
+        "memory": median(abs(one.unexplained) / one.measured for one in eager_memory(steps)),
+    }
+
+
+def eager_memory(steps: Sequence[Step]) -> list[Account]:
+    return [step.memory for step in steps if step.memory is not None and step.header.execution == "eager"]
+
+
 def figures_table(steps: Sequence[Step]) -> str:
     """By set: what is left of each quantity, net and op by op, and how often too much is explained."""
     lines = [
@@ -105,22 +152,16 @@ def figures_table(steps: Sequence[Step]) -> str:
     ]
     for kind in dict.fromkeys(step.of.kind for step in steps):
         of_kind = [step for step in steps if step.of.kind == kind]
-        for name, rows_of, whole_of in (
-            ("FLOPs", lambda step: step.flops, lambda one: one.asked),
-            ("DRAM bytes", lambda step: step.traffic, lambda one: one.asked),
-            ("kernel time", lambda step: step.time, lambda one: one.measured),
-        ):
-            rows = [rows_of(step) for step in of_kind if rows_of(step)]
-            accounts = [account(of_step) for of_step in rows]
-            net = sorted(abs(one.unexplained) / whole_of(one) for one in accounts)
-            gross = sorted(one.unexplained_gross / whole_of(one) for one in accounts)
-            if name == "FLOPs":
-                ops = sum(map(len, rows))
-                over = f"{sum(map(too_much, rows))} of {ops:,} ops"
+        for quantity in QUANTITIES:
+            accounts, net = quantity.accounts(of_kind), quantity.net(of_kind)
+            gross = sorted(one.unexplained_gross / quantity.whole_of(one) for one in accounts)
+            if quantity.name == "FLOPs":
+                rows = [rows for step in of_kind if (rows := quantity.rows_of(step))]
+                over = f"{sum(map(too_much, rows))} of {sum(map(len, rows)):,} ops"
             else:
-                over = f"{sum(one.unexplained < -TOO_MUCH * whole_of(one) for one in accounts)} of {len(rows)} steps"
+                over = f"{sum(one.unexplained < -TOO_MUCH * quantity.whole_of(one) for one in accounts)} of {len(accounts)} steps"
             cells = [f"{value:.2%}" for some in (net, gross) for value in (median(some), ninetieth(some), some[-1])]
-            lines.append(f"| {kind} | {len(rows)} | {name} | {' | '.join(cells)} | {over} |")
+            lines.append(f"| {kind} | {len(accounts)} | {quantity.name} | {' | '.join(cells)} | {over} |")
     return "\n".join(lines) + "\n"
 
 
@@ -198,14 +239,13 @@ def other_line(steps: Sequence[Step]) -> str:
     gaps = [math.fsum(abs(row.gap) for row in step.traffic) / sum(row.asked for row in step.traffic)
             for step in steps if step.traffic]  # fmt: skip
     times = [account(step.time) for step in steps]
-    memories = [step.memory for step in steps if step.memory is not None and step.header.execution == "eager"]
     left = sorted(one.unexplained / one.measured for one in times)
     return fill(
         f"Op by op and without signs, DRAM bytes differ from the compulsory ones by {median(gaps):.0%} of those in the "
         f"median of {len(bytes_)} steps; {median(map(share, bytes_)):.0%} is left when the causes are known. Of the time of "
         f"all kernels {median(one.asked / one.measured for one in times):.0%} is what the roofs ask for in the median, and "
         f"{median(left):.0%} is unexplained ({left[0]:.0%} to {left[-1]:.0%}). Of the memory of eager steps "
-        f"{median(abs(one.unexplained) / one.measured for one in memories):.1%} is unexplained in the median.", 120
+        f"{median(abs(one.unexplained) / one.measured for one in eager_memory(steps)):.1%} is unexplained in the median.", 120
     ) + "\n"  # fmt: skip
 
 

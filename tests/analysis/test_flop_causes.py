@@ -509,59 +509,8 @@ def test_hardly_any_op_is_explained_too_much_even_without_a_floor():
 
 # --- whole steps ---
 
-EXCEPTIONS = {
-    # 24 and 72 MFLOP: a linear of one row in cuBLAS's dot product, a first layer of one channel.
-    "mnist-conv2/mnist-cnn-b1-infer-fp32-h200-0acaca04": 0.035,
-    "mnist-conv2/mnist-cnn-b1-train-fp32-h200-5fca2ce6": 0.020,
-}  # fmt: skip
-"""Steps with 1% or more unexplained, and the most that may be."""
 COMPILED = [place for place in RECORDINGS if place.endswith(("-compiled", "-graph"))]
 EAGER = [place for place in RECORDINGS if place not in COMPILED]
-
-
-def unexplained(place):
-    """Op by op, without signs, as part of the useful FLOPs."""
-    found = account(flops(place))
-    return found.unexplained_gross / found.asked
-
-
-@pytest.mark.parametrize("place", [*EAGER, *CELLS])
-def test_less_than_one_percent_of_the_flops_is_unexplained(place):
-    left = unexplained(place)
-    if place in EXCEPTIONS:
-        assert left >= 0.01, "no exception any more: take it from the list"
-        assert left <= EXCEPTIONS[place]
-    else:
-        assert left < 0.01
-
-
-UNKNOWN_KERNELS = {
-    "steps/second/own-recurrent-train-fp32": 0.40,  # an LSTM's products in every order, and cells that nobody counted
-    "steps/second/torchvision-regnet_x_1_6gf-train-bf16": 0.11,  # columns that a split depth does not show
-    "steps/second/timm-pvt_v2_b0-train-bf16": 0.06,  # layer norms of 32 values
-    "steps/second/timm-mixnet_s-train-bf16": 0.05,  # depthwise gradients of 9 x 9 and 11 x 11
-}
-
-
-@pytest.mark.parametrize("place", OTHER_MODELS)
-def test_of_other_models_less_than_two_percent_is_unexplained(place):
-    assert unexplained(place) < UNKNOWN_KERNELS.get(place, 0.02)
-
-
-def test_of_other_models_most_is_explained():
-    left = [unexplained(place) for place in OTHER_MODELS]
-    assert len(left) >= 45
-    assert median(left) < 0.004 and sum(share < 0.01 for share in left) >= 36
-
-
-def test_there_is_something_to_explain():
-    assert len(EAGER) >= 23 and len(CELLS) >= 71
-    assert set(EXCEPTIONS) <= set(CELLS)
-
-
-def test_exceptions_are_of_the_smallest_batches():
-    for place in EXCEPTIONS:
-        assert ledger(place).header.batch <= 2, place
 
 
 @pytest.mark.parametrize("place", COMPILED)

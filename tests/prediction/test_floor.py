@@ -22,7 +22,7 @@ from rooflight import recordings
 from rooflight.hardware.calibration import Calibration, TimedPoints, shipped
 from rooflight.hardware.devices import find, known
 from rooflight.ledger import Execution, Ledger, Op
-from rooflight.ops.kernel_task import FAMILIES, Task, attention_task, decode_rows
+from rooflight.ops.kernel_task import FAMILIES, Task, decode_rows
 from rooflight.ops.op_tasks import tasks_of
 from rooflight.prediction.calibrated.baseline import columns, matrix_flops
 from rooflight.prediction.device_run import device_runs, spec_seconds
@@ -414,33 +414,9 @@ def measured_decoding() -> dict:
     return json.loads(path.read_text())
 
 
-def test_measured_attention_to_a_cache_is_within_its_floor_and_near_its_prediction() -> None:
-    """benchmarks/h200/decode.py: layers that calibration has not seen. One query each, as a model decodes."""
-    errors = []
+def test_measured_attention_to_a_cache_is_within_its_floor() -> None:
+    """benchmarks/h200/decode.py: layers that calibration has not seen."""
     for row in measured_decoding()["layers"]:
-        batch, heads, heads_kv, queries, keys, size, precision = row["case"]
+        batch, _, heads_kv, _, keys, size, precision = row["case"]
         itemsize = {"bf16": 2, "fp32": 4}[precision]
         assert row["gpu_time_s"] >= 2 * batch * heads_kv * keys * size * itemsize / 4.8e12
-        kernel = "cudnn" if precision == "bf16" else "efficient"
-        task = attention_task(kernel, precision, "forward", (batch, heads, heads_kv, queries, keys, size, 0, 0))
-        found = predictor(H200).task_seconds([task])[0]
-        if queries == 1:
-            errors.append(abs(found / row["gpu_time_s"] - 1))
-    assert len(errors) == 13
-    assert np.mean(errors) < 0.1
-    assert max(errors) < 0.2
-
-
-def test_attention_of_measured_decode_steps_is_near_its_prediction() -> None:
-    """Whole steps, op by op; what their copies of the cache and thin products take is another matter."""
-    errors = []
-    for row in measured_decoding()["steps"]:
-        model, batch, past, dtype = row["case"]
-        found = rooflight.predict(model, batch=batch, past=past, dtype=dtype, step="decode", on="h200", advice=False,
-                                  find_savings=False).predictions[0]  # fmt: skip
-        predicted = next(op.time_s for op in found.ops if "attention" in op.name)
-        measured = next(seconds for name, seconds in row["by_op"].items() if "attention" in name)
-        errors.append(abs(predicted / measured - 1))
-    assert len(errors) == 9
-    assert np.mean(errors) < 0.1
-    assert max(errors) < 0.25
