@@ -52,7 +52,7 @@ def error_figures(name: str, errors: Iterable[float], *statistics: str) -> dict[
 
 def time_figures(name: str, rows: Sequence[TimeError]) -> dict[str, float]:
     """Return the errors' figures, and of the intervals: coverage, median half-width and mean interval score."""
-    return error_figures(name, [row.error for row in rows], "mean", "p90", "worst") | {
+    return error_figures(name, [row.error for row in rows], "mean", "p90") | {
         f"{name}_coverage": fmean(row.inside for row in rows),
         f"{name}_half_width": median(row.half_width for row in rows),
         f"{name}_score": fmean(row.score for row in rows),
