@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 from pathlib import Path
@@ -32,18 +31,20 @@ def imported(package: str) -> Any:
         ) from error
 
 
-@functools.cache
-def declare_missing_operators() -> torch.library.Library | None:
+_declared: list[object] = []
+"""A declaration lives as long as its library."""
+
+
+def declare_missing_operators() -> None:
     """Declare what `import torchvision` asks for, where its own library cannot; call it before that import.
 
     A torchvision wheel built for CUDA, beside a CPU build of torch (or one of another version), fails at import with
     "operator torchvision::nms does not exist", and takes timm and transformers with it. Its networks need none of these
     operators: declaring the two that the import asks for is enough. Where the library loads, nothing is changed.
-    The declaration lives as long as the returned library, which the cache keeps.
     """
     spec = importlib.util.find_spec("torchvision")
     if spec is None or not spec.submodule_search_locations or hasattr(torch.ops.torchvision, "nms"):
-        return None
+        return
     folder = Path(next(iter(spec.submodule_search_locations)))
     for compiled in (*folder.glob("_C*.so"), *folder.glob("_C*.pyd")):
         try:
@@ -51,8 +52,8 @@ def declare_missing_operators() -> torch.library.Library | None:
         except (OSError, ImportError):
             continue
         if hasattr(torch.ops.torchvision, "nms"):
-            return None
+            return
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
+    _declared.append(library)
