@@ -60,7 +60,7 @@ def test_every_error_of_the_source_has_a_literal_code_or_hands_one_on():
 
 def test_every_code_of_a_note_that_is_written_out_is_a_code():
     literal = [
-        (f"{path}:{node.lineno}", node.args[0].value)
+        (f"{path}:{node.lineno}", str(node.args[0].value))
         for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Note" and isinstance(node.args[0], ast.Constant)
