@@ -58,7 +58,7 @@ def _process_as_it_was(request: pytest.FixtureRequest, tmp_path_factory: pytest.
 
 def _state() -> dict[str, object]:
     """Return settings of the process that code reads: the environment, and those of torch where it is loaded."""
-    others = "PYTEST", "TORCHINDUCTOR", "_TORCHINDUCTOR"  # what pytest sets, and torch itself
+    others = "PYTEST", "TORCHINDUCTOR", "_TORCHINDUCTOR", "TRITON"  # what pytest and torch set themselves
     state: dict[str, object] = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     state["folder"] = os.getcwd()
     if torch := sys.modules.get("torch"):
