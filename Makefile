@@ -27,7 +27,8 @@ demo: $(STAMP)
 	@$(BIN)/python examples/demo.py demo
 
 # Two processes, each with half of the files in random order; the one that is done first takes from the end of the
-# other's half. The tests of a file, which share what they load, mostly stay together. Bytecode is kept, whatever the machine's habit: programs that tests start would compile everything anew.
+# other's half. The tests of a file, which share what they load, mostly stay together. Bytecode is kept, whatever the
+# machine's habit: programs that tests start would compile everything anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: $(STAMP)
