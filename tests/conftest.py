@@ -53,12 +53,14 @@ def _process_as_it_was(request: pytest.FixtureRequest, tmp_path_factory: pytest.
     for name in sys.modules.keys() - modules:
         if Path(getattr(sys.modules[name], "__file__", None) or "").is_relative_to(tmp_path_factory.getbasetemp()):
             del sys.modules[name]
+    if accelerate := sys.modules.get("accelerate.state"):  # one precision for the whole process
+        accelerate.AcceleratorState._reset_state(reset_partial_state=True)
     assert {name: value for name, value in _state().items() ^ before.items() if name in before or name.isupper()} == {}
 
 
 def _state() -> dict[str, object]:
     """Return settings of the process that code reads: the environment, and those of torch where it is loaded."""
-    others = "PYTEST", "TORCHINDUCTOR", "_TORCHINDUCTOR", "TRITON"  # what pytest and torch set themselves
+    others = "PYTEST", "TORCHINDUCTOR", "_TORCHINDUCTOR", "TRITON", "PYTORCH_NVML"  # set by pytest, torch, Lightning
     state: dict[str, object] = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     state["folder"] = os.getcwd()
     if torch := sys.modules.get("torch"):

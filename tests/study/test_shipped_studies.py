@@ -138,7 +138,10 @@ def test_it_runs_where_no_gpu_is_and_judges_rightly(name, tmp_path):
 
 
 def same_as_recorded(name: str, found: list[StudyRow]) -> None:
-    """The recorded folder holds the estimates and predictions of today; studies/README.md says how to renew them."""
+    """The recorded folder holds the estimates and predictions of today; studies/README.md says how to renew them.
+
+    The last digits of a prediction depend on the processor: BLAS adds in another order.
+    """
     before = {one.cell.id: one for one in recorded(name)}
     for one in found:
         old = {key: value for key, value in before[one.cell.id].values.items() if not key.endswith(".measured")}
@@ -147,7 +150,7 @@ def same_as_recorded(name: str, found: list[StudyRow]) -> None:
             if key.endswith(".estimated"):
                 assert old[key] == value, (one.cell.slug, key)
             else:
-                assert math.isclose(old[key], value, rel_tol=1e-9), (one.cell.slug, key)
+                assert math.isclose(old[key], value, rel_tol=1e-6), (one.cell.slug, key)
 
 
 @pytest.mark.slow
