@@ -51,6 +51,7 @@ lint: $(STAMP)
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
 	@$(BIN)/python benchmarks/sizes.py
+	@$(BIN)/python benchmarks/raised.py
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .

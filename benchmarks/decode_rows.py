@@ -38,7 +38,7 @@ def figures() -> dict[str, float]:
         measured_s = next(seconds for name, seconds in row["by_op"].items() if "attention" in name)
         steps.append(predicted_s / measured_s - 1)
     counts = {"layers": len(layers), "steps": len(steps)}
-    return counts | error_figures("layer", layers, "mean", "worst") | error_figures("step", steps, "mean", "worst")
+    return counts | error_figures("layer", layers, "mean", "p90") | error_figures("step", steps, "mean", "p90")
 
 
 if __name__ == "__main__":

@@ -65,7 +65,6 @@ def figures(outcomes: Sequence[Judged | str]) -> dict[str, float]:
     return {
         "predicted": len(done),
         **time_figures("gpu", [row.gpu for row in done]),
-        **error_figures("gpu", [row.gpu.error for row in done], "worst"),
         **time_figures("wall", [row.wall for row in done if not row.host_bound]),
         **time_figures("wall_host_bound", [row.wall for row in done if row.host_bound]),
         **error_figures("allocated", [row.allocated for row in done], "median", "p90"),

@@ -31,6 +31,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
@@ -46,7 +47,7 @@ from mutations import Mutation, mutations
 
 FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "results/mutants.json"
-sys.path.remove(str(FOLDER))  # its coverage.py hides the package of that name
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != FOLDER]  # its coverage.py hides the package
 TESTS, SECONDS, LONGEST, START = 40, 6.0, 3.0, 20.0
 MEMORY = 8 << 30
 MAY_LOSE = 2.0
@@ -209,8 +210,10 @@ class Checkout:
         reaching = self.reaching(mutant[0], mutation)
         while tests := self.chosen(reaching):
             by = self.failure(tests, mutant[0], code)
-            if "::" not in by or not self.failure([by], mutant[0], None):
+            if not by or not (unchanged := self.failure([by] if "::" in by else tests, mutant[0], None)):
                 break
+            if "::" not in by:
+                raise RuntimeError(f"{unchanged} without a mutant of {mutant[0]}, too: {tests}")
             reaching -= {test for test in tests if test == by or test.partition("[")[0] == by}  # fails by itself
         return [f"{mutant[0].relative_to(self.package)}:{mutant[1]}", words, len(tests), by if tests else ""]
 
@@ -329,17 +332,24 @@ def forked(action: Callable[[Path], Any], cpu_s: float) -> Any:
 
 def two_at_a_time(jobs: Iterable[int], action: Callable[[int], None]) -> None:
     """Do each job in a fork of its own."""
-    running = 0
+    running = failed = 0
     for job in jobs:
         if running == 2:
-            running -= bool(os.wait())
+            failed, running = failed or os.wait()[1], running - 1
         if not os.fork():
-            with contextlib.ExitStack() as stack:
-                stack.callback(os._exit, 0)
+            status = 1
+            try:
                 action(job)
+                status = 0
+            except Exception:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
         running += 1
     for _ in range(running):
-        os.wait()
+        failed = failed or os.wait()[1]
+    if failed:
+        sys.exit("a job failed")
 
 
 def judge(checkout: Checkout, room: str, asked: argparse.Namespace) -> str:
@@ -351,7 +361,7 @@ def judge(checkout: Checkout, room: str, asked: argparse.Namespace) -> str:
     log = ["git", "log", "-1", "--format=%h", "--abbrev=8", "--", "."]
     caught = sum(bool(by) for *_, by in verdicts)
     row: dict[str, Any] = {
-        "seed": asked.seed, "count": len(verdicts), "caught": caught, "percent": round(100 * caught / len(verdicts), 1),
+        "seed": asked.seed, "asked": asked.count, "count": len(verdicts), "caught": caught, "percent": round(100 * caught / len(verdicts), 1),
         "not reached": sum(not tests for _, _, tests, _ in verdicts),
         **{how: sum(by == how for *_, by in verdicts) for how in ("import", "timeout", "crash")},
         "seconds": round(time.monotonic() - start),

@@ -41,7 +41,12 @@ def _imports(source: str) -> dict[str, str]:
                 )
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    return {name: path for name, path in names.items() if path.partition(".")[0] not in (OURS, "__future__")}
+    names = {name: path for name, path in names.items() if path.partition(".")[0] not in (OURS, "__future__")}
+    for node in ast.walk(_parsed(source)):
+        match node:
+            case ast.Assign([ast.Name(name)], ast.Attribute() as value) if path := _path(value, names):
+                names[name] = path  # kind = torch.Tensor
+    return names
 
 
 def _path(node: ast.expr, imports: Mapping[str, str]) -> str | None:
@@ -144,7 +149,8 @@ def private_symbols(files: Mapping[str, str]) -> set[str]:
         for node in ast.walk(_parsed(source)):
             if isinstance(node, ast.Attribute) and (path := _path(node, imports)):
                 used.add(path)
-        found |= {path for path in used if path.startswith("torch.") and _is_private(path)}
+        # The names of operators are open, with an underscore or without.
+        found |= {p for p in used if p.startswith("torch.") and not p.startswith("torch.ops.") and _is_private(p)}
     return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
 
 

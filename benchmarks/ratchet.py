@@ -207,6 +207,6 @@ if __name__ == "__main__":
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH")])
     )
-    with tempfile.TemporaryDirectory() as nothing:  # what this user has calibrated would be taken first
-        os.environ["XDG_DATA_HOME"] = nothing
+    with tempfile.TemporaryDirectory() as empty:  # a calibration or trace of this user would be taken first
+        os.environ["XDG_DATA_HOME"] = os.environ["XDG_CACHE_HOME"] = empty
         sys.exit(main())

@@ -89,6 +89,7 @@ def test_only_the_summary_reads_the_sealed_rows() -> None:
         file.name for file in files if re.search(r"^\s*(from|import) sealed\b", file.read_text(), re.MULTILINE)
     }
     assert importing == {"test_held_out.py"}
+    assert "sealed" not in (SCRIPTS / "ratchet.toml").read_text()
 
 
 def test_a_third_look_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,7 +252,6 @@ REFUSED = {
 }
 
 HERE = {
-    "estimate mnist-cnn -o /proc/run.json": "write-failed /proc/run.json",
     "estimate torchvision:resnt18": "unknown-model resnet18",
     "estimate mnist-cnn -o /nowhere/run.json": "folder-not-found /nowhere",
     "estimate hf:no-such-model-anywhere": "unknown-model hf:no-such-model-anywhere --download",
@@ -260,7 +259,6 @@ HERE = {
     "measure mnist-cnn --on cpu --profile-op all": "no-gpu",
     "measure mnist-cnn --on cpu --repeat 2 --compile-mode fastest": "compile-failed fastest --compile",
     "calibrate --on cuda": "no-gpu --on",
-    "calibrate --on cpu -o /proc/x.json.gz": "write-failed /proc/x.json.gz",
     "run -- ./folder": "program-not-started ./folder",
     "run -- /": "program-not-started /",
     "run --counters cupti -- true": "no-driver --counters",
