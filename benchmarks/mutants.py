@@ -1,7 +1,7 @@
 """Show mutants of the code to the tests: how many of 200 one-line mistakes in a room do they catch?
 
     python benchmarks/mutants.py --contexts         first: which lines each fast test reaches; goes on with build/mutants
-    python benchmarks/mutants.py ROOM ... [--write]  judge --count mutants of rooms of budgets.toml; --write: results/mutants.json
+    python benchmarks/mutants.py ROOM ... [--write]  judge --count mutants of rooms; --write: keep the share in results/mutants.json
 
 Every line that can be mutated is as likely as another of its room; `mutations.py` says what is done to it. A mutant is
 shown to the tests that reach its line: the quickest and most specific first, two of a test function before a third of
@@ -66,8 +66,10 @@ class Checkout:
 
     def preload(self) -> None:
         """Load what the package and its tests import from others, as far as it can be."""
-        os.environ |= {"OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "6", "PYTHONPATH": str(self.root / "src")}
-        sys.path[:0] = [str(self.root / "src"), str(self.root)]
+        source = str(self.root / "src")
+        os.environ |= {"OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "6", "PYTHONPATH": source}
+        os.environ["PYTEST_ADDOPTS"] = ""  # the caller's options may be of plugins that are off here
+        sys.path[:0] = [source, str(self.root)]
         texts = [file.read_text() for folder in ("src", "tests") for file in (self.root / folder).rglob("*.py")]
         names = {name for text in texts for name in re.findall(r"^ *(?:import|from) (\w[\w.]*)", text, re.MULTILINE)}
         for name in sorted(names):
@@ -85,8 +87,7 @@ class Checkout:
             if any(fnmatch(str(file.relative_to(self.root)), path) for path in paths)
         ]  # fmt: skip
         lines = [(file, line, len(changes)) for file in files for line, changes in mutations(ast.parse(file.read_text())).items()]  # fmt: skip
-        rng = random.Random(seed)
-        rng.shuffle(lines)
+        (rng := random.Random(seed)).shuffle(lines)
         mutants = ((file, line, rng.randrange(changes)) for file, line, changes in lines)
         return (mutant for mutant in mutants if made(mutant)[2] is not None)
 
@@ -180,10 +181,9 @@ class Checkout:
     def run_pytest(self, folder: Path, plugin: object, *arguments: str) -> int:
         """Run tests in this process, which is a fork."""
         os.chdir(self.root)
-        off = [f"-pno:{name}" for name in ("cacheprovider", "randomly", "xdist", "cov")]
-        return int(
-            pytest.main(["-q", f"--rootdir={self.root}", f"--basetemp={folder}/tests", *off, *arguments], [plugin])
-        )
+        plain = ["-q", "--tb=native", *(f"-pno:{name}" for name in ("cacheprovider", "randomly", "xdist", "cov"))]
+        folders = [f"--rootdir={self.root}", f"--basetemp={folder}/tests"]
+        return int(pytest.main([*plain, *folders, *arguments], [plugin]))
 
     def failure(self, tests: Sequence[str], file: Path, code: CodeType | None) -> str:
         """The test that fails when `file` has another code; "" if all pass; or how it ends else."""
@@ -319,8 +319,7 @@ def forked(action: Callable[[Path], Any], cpu_s: float) -> Any:
                     "XDG_CACHE_HOME": f"{folder}/cache",
                     "HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/hypothesis",
                 }
-                result = json.dumps(action(Path(folder)))
-                Path(folder, "result").write_text(result)
+                Path(folder, "result").write_text(json.dumps(action(Path(folder))))
         _, status = os.waitpid(child, 0)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # programs that tests left running
@@ -358,7 +357,7 @@ def judge(checkout: Checkout, room: str, asked: argparse.Namespace) -> str:
     verdicts = checkout.judged(room, list(islice(checkout.drawn(room, asked.seed), asked.count)), asked.minutes)
     for place, change, tests, by in verdicts:
         print(f"{by or ('survived' if tests else 'not reached')}  {place}  {change}")
-    log = ["git", "log", "-1", "--format=%h", "--abbrev=8", "--", "."]
+    log = ["git", "log", "-1", "--format=%h", "--abbrev=8", "."]
     caught = sum(bool(by) for *_, by in verdicts)
     row: dict[str, Any] = {
         "seed": asked.seed, "asked": asked.count, "count": len(verdicts), "caught": caught, "percent": round(100 * caught / len(verdicts), 1),
@@ -369,10 +368,12 @@ def judge(checkout: Checkout, room: str, asked: argparse.Namespace) -> str:
     }  # fmt: skip
     print(f"{room}: {row}", flush=True)
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    before = rows.get(room, row)["percent"]
+    if before - row["percent"] > MAY_LOSE:
+        return f"{room}: {row['percent']}% are caught, {before}% before"
     if asked.write:
         RESULTS.write_text(json.dumps({**rows, room: row}, indent=1) + "\n")
-    before = rows.get(room, row)["percent"]
-    return f"{room}: {row['percent']}% are caught, {before}% before" if before - row["percent"] > MAY_LOSE else ""
+    return ""
 
 
 def main() -> None:
@@ -389,9 +390,8 @@ def main() -> None:
     checkout.preload()
     if asked.contexts:
         checkout.record_contexts()
-    losses = [judge(checkout, room, asked) for room in asked.rooms]
-    if any(losses) and not asked.write:
-        sys.exit("\n".join(filter(None, losses)))
+    if losses := list(filter(None, [judge(checkout, room, asked) for room in asked.rooms])):
+        sys.exit("\n".join(losses))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,22 +51,21 @@ def mutations(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     """A checkout."""
-    files = {
+    for name, text in {
         "src/tiny/__init__.py": "",
         "src/tiny/shapes/__init__.py": "",
         "src/tiny/shapes/area.py": AREA,
         "tests/test_area.py": TESTS,
         "budgets.toml": '[shapes]\npaths = ["src/tiny/shapes/*.py"]\n',
-        "pytest.ini": "[pytest]\nmarkers =\n    slow: not run\n",
-    }
-    for name, text in files.items():
+    }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     return tmp_path
 
 
 def python(*arguments: str) -> str:
-    return subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True).stdout
+    env = os.environ | {"PYTEST_ADDOPTS": "--cov --randomly-seed=1"}  # as .ci/run has it
+    return subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True, env=env).stdout
 
 
 @pytest.mark.parametrize(("source", "changed"), [

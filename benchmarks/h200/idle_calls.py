@@ -14,18 +14,10 @@ import time
 from functools import partial
 
 import torch
+from random_nets import Residual
 from torch import nn
 
 ROUNDS, CALLS = 8, 40
-
-
-class Residual(nn.Module):
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        return x + self.inner(x)
 
 
 class Scaled(nn.Module):
