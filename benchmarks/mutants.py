@@ -63,6 +63,7 @@ class Checkout:
     def __init__(self, root: Path) -> None:
         self.root, self.build = root, root / "build/mutants"
         self.package = next(root.glob("src/*/__init__.py")).parent
+        self.rooms = tomllib.loads((root / "budgets.toml").read_text())
 
     def preload(self) -> None:
         """Load what the package and its tests import from others, as far as it can be."""
@@ -81,10 +82,9 @@ class Checkout:
 
     def drawn(self, room: str, seed: int) -> Iterator[Drawn]:
         """Mutants that compile, each of another line, in an order that the seed alone chooses."""
-        paths = tomllib.loads((self.root / "budgets.toml").read_text())[room]["paths"]
         files = [
             file for file in sorted(self.package.rglob("*.py"))
-            if any(fnmatch(str(file.relative_to(self.root)), path) for path in paths)
+            if any(fnmatch(str(file.relative_to(self.root)), path) for path in self.rooms[room]["paths"])
         ]  # fmt: skip
         lines = [(file, line, len(changes)) for file in files for line, changes in mutations(ast.parse(file.read_text())).items()]  # fmt: skip
         (rng := random.Random(seed)).shuffle(lines)
@@ -387,6 +387,8 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=FOLDER.parent, help="another checkout")
     asked = parser.parse_args()
     checkout = Checkout(asked.root.resolve())
+    if not (asked.rooms or asked.contexts) or set(asked.rooms) - checkout.rooms.keys():
+        parser.error(f"rooms of budgets.toml: {'; '.join(checkout.rooms)}")
     checkout.preload()
     if asked.contexts:
         checkout.record_contexts()

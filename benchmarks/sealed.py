@@ -51,9 +51,9 @@ def git(*arguments: str) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) != 2 or not sys.argv[1].strip():
+    work = " ".join(sys.argv[1:]).strip()
+    if not work or work.startswith("-"):
         sys.exit(__doc__)
-    work = sys.argv[1].strip()
     if looks(work) >= MOST_LOOKS:
         sys.exit(f"{work!r} has looked {MOST_LOOKS} times already: go on with the open rows (drawn_rows.py)")
     head = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "work": work, "commit": commit()}
@@ -61,12 +61,8 @@ def main() -> None:
     errors = [outcome.gpu.error for outcome in outcomes if isinstance(outcome, Judged)]
     summary = figures(outcomes) | error_figures("gpu", errors, "worst")
     line = head | {name: f"{summary[name]:.4g}" for name in PRINTED}
-    is_new = not LOOKS.exists()
     with LOOKS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if is_new:
-            writer.writeheader()
-        writer.writerow(line)
+        csv.DictWriter(file, COLUMNS).writerow(line)
     for name, value in line.items():
         print(f"{name:22} {value}")
 

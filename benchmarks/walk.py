@@ -142,7 +142,7 @@ def walk(name: str, source: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("walks", nargs="*", choices=[*WALKS, []], default=[])
+    parser.add_argument("walks", nargs="*", choices=[*WALKS, []], default=[], metavar="WALK", help=", ".join(WALKS))
     parser.add_argument("--source", type=Path, default=ROOT / "src")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
