@@ -30,37 +30,19 @@ class Bucket:
 
 
 def gradients_of(ledger: Ledger, *, share: float = 1.0) -> list[Gradient]:
-    """In the order in which they become ready. None where the step has no backward."""
+    """In the order in which they become ready. None where the step has no backward; frozen weights have none."""
     backward = [op for op in ledger.ops if op.phase == "backward"]
     if not backward:
         return []
     storages = {storage.id: storage for storage in ledger.storages if storage.category == "gradient"}
-    written: dict[int, int] = {id_: s.born for id_, s in storages.items() if s.born is not None}
+    ready: dict[int, int] = {id_: s.born for id_, s in storages.items() if s.born is not None}
     for op in backward:  # a tied weight, or a second micro-batch, adds to what is there
         for tensor in (*op.outputs, *(tensor for name in op.mutates for tensor in op.tensors(name))):
             if tensor.storage in storages:
-                written[tensor.storage] = max(op.index, written.get(tensor.storage, 0))
-    if storages and len(written) == len(storages):
-        gradients = [
-            Gradient(storages[id_].name, storages[id_].nbytes * share, ready) for id_, ready in written.items()
-        ]
-        return sorted(gradients, key=lambda gradient: gradient.ready)
-    return _in_reverse(ledger, share)
-
-
-def _in_reverse(ledger: Ledger, share: float) -> list[Gradient]:
-    """Without gradients in the ledger: parameters backwards, each ready after its module's last op of backward."""
-    last: dict[str, int] = {}
-    for op in ledger.ops:
-        if op.phase == "backward":
-            last[op.module] = op.index
-    end = max(last.values())
-    parameters = [storage for storage in ledger.storages if storage.category == "parameter"]
-    gradients, ready = [], 0
-    for storage in reversed(parameters):
-        ready = max(ready, last.get(storage.name.rpartition(".")[0], end))
-        gradients.append(Gradient(storage.name, storage.nbytes * share, ready))
-    return gradients
+                ready[tensor.storage] = max(op.index, ready.get(tensor.storage, 0))
+    end = backward[-1].index
+    gradients = [Gradient(s.name, s.nbytes * share, ready.get(id_, end)) for id_, s in storages.items()]
+    return sorted(gradients, key=lambda gradient: gradient.ready)
 
 
 def buckets(

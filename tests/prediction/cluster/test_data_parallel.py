@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import msgspec
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+import rooflight
 from rooflight.errors import BadInput
 from rooflight.parallel.fabric import Fabric, RankGroup
 from rooflight.parallel.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, Bucket, Gradient, buckets, gradients_of
 from rooflight.parallel.layout import DataMode, Layout, ParallelOptions
 from rooflight.parallel.state_memory import ModelStates, mixed_precision_adam, per_gpu, states_of
 from rooflight.prediction.cluster.combined import ParallelStep, predict
-from rooflight.prediction.cluster.data_parallel import ddp
+from rooflight.prediction.cluster.data_parallel import _updated_bytes, ddp
 from rooflight.prediction.cluster.step import TimedStep
 from tests.fixtures.parallel_steps import (
     GB,
+    TinyGPT,
     alone,
     chain,
     chain_step,
     device,
+    op_seconds,
     plain_fabric,
     tiny_ledger,
     tiny_step,
@@ -81,12 +89,6 @@ def test_a_gradient_that_is_added_to_later_is_ready_later() -> None:
         ),
     )
     assert [(g.name, g.ready) for g in gradients_of(ledger)] == [("1.weight", 3), ("0.weight", 3)]
-
-
-def test_without_gradients_parameters_are_taken_in_reverse() -> None:
-    ledger = chain(3)
-    bare = msgspec.structs.replace(ledger, storages=tuple(s for s in ledger.storages if s.category == "parameter"))
-    assert [(g.name, g.ready) for g in gradients_of(bare)] == [("2.weight", 3), ("1.weight", 4), ("0.weight", 5)]
 
 
 def test_a_step_without_backward_has_no_gradients() -> None:
@@ -229,6 +231,39 @@ def test_fsdp_wraps_transformer_blocks_and_keeps_the_rest_gathered() -> None:
     gathered, scattered = step.exchanges
     assert (gathered.calls, scattered.calls) == (1 + 2 * 4, 4 + 1)
     assert any("4 units" in line for line in step.assumptions)
+
+
+# --- frozen weights ---
+
+
+@cache
+def adapted_step() -> TimedStep:
+    """Train one matrix of each block only, as adapters are trained."""
+    with torch.device("meta"):
+        model = TinyGPT()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.endswith("out.weight"))
+    ledger = rooflight.estimate(
+        model, torch.zeros(8, 128, dtype=torch.int64), step="train", loss="cross-entropy", optimizer="adamw"
+    )
+    return TimedStep(ledger, [op_seconds(op) for op in ledger.ops], [0.0] * len(ledger.ops))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_only_trained_weights_have_gradients_and_only_updated_ones_are_gathered(mode: DataMode) -> None:
+    trained, everything = 4 * 4 * 256**2, states_of(adapted_step().ledger).parameter_bytes  # 4 blocks, fp32
+    outside = 4 * (2 * 1000 * 256 + 2 * 256)  # embedding, head, last norm
+    sent = {row.what: row.bytes for row in run(adapted_step(), mode, 8, plain_fabric()).exchanges}
+    gathered = {"ddp": 0, "zero1": trained, "zero2": trained}.get(mode, 2 * (everything - outside) + outside)
+    assert sent.pop("weights, all-gather", 0) == gathered
+    assert list(sent.values()) == [trained]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adafactor", "rmsprop", "muon"])
+def test_every_optimizer_updates_every_weight_that_has_a_gradient(optimizer: Any) -> None:
+    model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU(), nn.Linear(16, 4, bias=False))
+    ledger = rooflight.estimate(model, torch.zeros(2, 8), step="train", loss="sum", optimizer=optimizer)
+    assert _updated_bytes(ledger) == 4 * (8 * 16 + 16 * 4) == sum(row.nbytes for row in gradients_of(ledger))
 
 
 # --- what one GPU holds ---

@@ -16,19 +16,20 @@ unit is gathered once and stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from rooflight.ledger import Phase
+from rooflight.ledger import Ledger, Phase, is_inside
 from rooflight.parallel.blocks import Model, ModelUnit, fsdp_units
 from rooflight.parallel.fabric import Fabric, RankGroup
 from rooflight.parallel.gradients import Bucket, Gradient, buckets, gradients_of
 from rooflight.parallel.layout import ParallelOptions
-from rooflight.parallel.state_memory import states_of
 from rooflight.prediction.cluster.communication import Transfer, all_gather, all_reduce, reduce_scatter
 from rooflight.prediction.cluster.step import Message, ParallelOutcome, TimedStep, exchange
 from rooflight.prediction.result import Traffic
 
 _MIB = 2**20
+_AROUND = "<around>"
+"""Key of the weights that belong to no unit."""
 Collective = Callable[[float, RankGroup, Fabric], Transfer]
 
 
@@ -108,9 +109,9 @@ def zero(step: TimedStep, group: RankGroup, fabric: Fabric, options: ParallelOpt
     step = step.scaled(1 / group.ranks, "optimizer", "other")
     sends = in_buckets(gradients_of(step.ledger), group, fabric, options, reduce_scatter)
     rows, words = gradient_rows("reduce-scatter", sends), bucket_words(len(sends), group, options)
-    if not step.phases["optimizer"] or group.ranks == 1:
+    weights = _updated_bytes(step.ledger)
+    if not weights or group.ranks == 1:
         return ParallelOutcome(_steady_s(step, sends, options), rows, words)
-    weights = states_of(step.ledger).parameter_bytes
     gathered = all_gather(weights, group, fabric)
     updated = "each rank updates its part of the weights; new weights are gathered after the update, exposed"
     return ParallelOutcome(
@@ -120,11 +121,21 @@ def zero(step: TimedStep, group: RankGroup, fabric: Fabric, options: ParallelOpt
     )
 
 
+def _updated_bytes(ledger: Ledger) -> int:
+    """Return the bytes of the weights that the optimizer writes: frozen ones stay as every rank has them."""
+    updates = [op for op in ledger.ops if op.phase == "optimizer"]
+    written = {tensor.storage for op in updates for name in op.mutates for tensor in op.tensors(name)}
+    return sum(row.nbytes for row in ledger.storages if row.category == "parameter" and row.id in written)
+
+
 def fsdp(step: TimedStep, model: Model, group: RankGroup, fabric: Fabric, options: ParallelOptions) -> ParallelOutcome:
     """ZeRO stage 3: weights, gradients and optimizer state in parts."""
     step = step.scaled(1 / group.ranks, "optimizer", "other")
     units, around = fsdp_units(step.ledger, model)
-    run = _ShardedRun(step, group, fabric, prefetch=options.overlap)
+    gradients = gradients_of(step.ledger)
+    by_unit = {unit.path: sum(row.nbytes for row in gradients if is_inside(row.name, unit.path)) for unit in units}
+    by_unit[_AROUND] = sum(row.nbytes for row in gradients) - sum(by_unit.values())
+    run = _ShardedRun(step, group, fabric, by_unit, prefetch=options.overlap)
     time_s = run.clocks.steady_s(lambda: run.one_step(units, around))
     rows = exchange("weights, all-gather", run.gathered) + exchange("gradients, reduce-scatter", run.scattered)
     turns = " gathered one by one, the next while one computes"
@@ -139,8 +150,11 @@ def fsdp(step: TimedStep, model: Model, group: RankGroup, fabric: Fabric, option
 class _ShardedRun:
     """Compute and communication side by side."""
 
-    def __init__(self, step: TimedStep, group: RankGroup, fabric: Fabric, *, prefetch: bool) -> None:
-        self.step, self.group, self.fabric, self.prefetch = step, group, fabric, prefetch
+    def __init__(
+        self, step: TimedStep, group: RankGroup, fabric: Fabric, gradients: Mapping[str, float], *, prefetch: bool
+    ) -> None:
+        """`gradients`: their bytes, by the path of the unit."""
+        self.step, self.group, self.fabric, self.gradients, self.prefetch = step, group, fabric, gradients, prefetch
         self.clocks = step.clocks()
         self.free_s = 0.0
         """When the stream of communication is done with all it has."""
@@ -155,8 +169,8 @@ class _ShardedRun:
         self.run_phase("forward", units)
         backward = sorted((unit for unit in units if unit.backward), key=lambda unit: unit.backward[0])
         self.run_phase("backward", backward)
-        if backward and around:
-            self.scatter(around)
+        if backward:
+            self.scatter(self.gradients[_AROUND])
         self.clocks.wait_for(self.free_s)
         self.clocks.run(self.step.update)
 
@@ -196,4 +210,4 @@ class _ShardedRun:
                     fetch(number + 1)
             self.clocks.run((op,))
             if (number := ends.get(op)) is not None:
-                self.scatter(units[number].parameter_bytes)
+                self.scatter(self.gradients[units[number].path])
