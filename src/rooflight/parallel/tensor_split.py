@@ -19,7 +19,8 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from rooflight.ledger import LOSS, Cost, Ledger, Op, Tensor
+from rooflight.errors import BadInput
+from rooflight.ledger import LOSS, Cost, Ledger, Op, Tensor, is_inside
 from rooflight.parallel.blocks import Model, ModelUnit, is_attention, whole_branches
 
 Role = Literal["column", "row"]
@@ -67,8 +68,17 @@ class TensorCut:
     """Ops after which the ranks' parts are added up."""
     sums_backward: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     """The same in backward, with the ops of the weight's gradient that can hide it."""
-    modules: set[str] = field(default_factory=set)
-    """Modules whose weight matrices are cut."""
+    weights: set[int] = field(default_factory=set)
+    """Storages of the weight matrices that are cut."""
+    cut_bytes: int = 0
+    replicated: Counter[str] = field(default_factory=Counter)
+    """Bytes of what every rank holds whole, by name: norms and biases in one, the matrices each."""
+
+    def held_share(self, ranks: int) -> float:
+        """The part of the model's weights that one rank holds."""
+        whole = self.replicated.total()
+        total = self.cut_bytes + whole
+        return (self.cut_bytes / ranks + whole) / total if total else 1.0
 
 
 def gemm_of(op: Op) -> Gemm | None:
@@ -94,7 +104,48 @@ def tensor_cut_of(ledger: Ledger, model: Model) -> TensorCut:
         before = model.units[: model.blocks[0]]
         after = model.units[model.blocks[-1] + 1 :]
         _cut_ends(ledger, before, (model.units[model.blocks[-1]], *after), owners, parts)
+        _cut_weights(ledger, [model.units[number].path for number in model.blocks], parts)
     return parts
+
+
+_VECTORS = "norms and biases"
+_MOST_WHOLE = 0.02
+"""Of a model's weights: matrices of blocks that may stay whole. Tables of positions are below 1% (T5, Swin)."""
+
+
+def _cut_weights(ledger: Ledger, blocks: Sequence[str], parts: TensorCut) -> None:
+    """Share out the weights by data flow: those that a cut product multiplies are cut, all others are named as whole.
+
+    Raise where more than small tables of a block stay whole: a product was not understood.
+    """
+    stored = {row.id: row for row in ledger.storages if row.category == "parameter"}
+    source = {number: number for number in stored}  # also of the copies that autocast makes
+    matrices = set()
+    for op in ledger.ops:
+        made_of = {source[tensor.storage]: tensor for tensor in op.inputs if tensor.storage in source}
+        if op.packet == "aten::_to_copy" and op.phase == "forward":
+            source |= {tensor.storage: number for number in made_of for tensor in op.outputs}
+        used = {number for number, tensor in made_of.items() if len(tensor.shape) >= 2}
+        matrices |= used
+        if op.index in parts.axis or op.index in parts.sums_forward:
+            parts.weights |= used
+    unknown: Counter[str] = Counter()
+    for number, row in stored.items():
+        block = next((path for path in blocks if is_inside(row.name, path)), None)
+        if number in parts.weights:
+            parts.cut_bytes += row.nbytes
+        elif number not in matrices:
+            parts.replicated[_VECTORS] += row.nbytes
+        else:
+            parts.replicated[row.name if block is None else row.name.removeprefix(f"{block}.")] += row.nbytes
+            unknown[row.name] += 0 if block is None else row.nbytes
+    share = unknown.total() / max(parts.cut_bytes + parts.replicated.total(), 1)
+    if share > _MOST_WHOLE:
+        raise BadInput(
+            "layout-not-modelled",
+            f"tensor parallelism of this model is not modelled: {share:.0%} of its weights would stay whole on every "
+            f"rank, such as {unknown.most_common(1)[0][0]}: use fsdp, zero3 or pp",
+        )
 
 
 def _weight_matmuls(ledger: Ledger, ops: Sequence[int], owners: set[str]) -> list[int]:
@@ -129,13 +180,10 @@ def _cut_block(ledger: Ledger, unit: ModelUnit, owners: set[str], parts: TensorC
     back = _backward_roles(ledger, unit, forward, roles, owners, parts)
     for index in forward:
         parts.axis[index] = "n" if roles[index] == "column" else "k"
-        parts.modules.add(ledger.ops[index].module)
     inside = _stretches(ledger, unit.forward, roles, first="column", last="row")
     inside |= _stretches(ledger, unit.backward, back, first="row", last="column")
     branch_ops = [index for index in unit.forward if whole_branches(ledger.ops[index])]
     inside |= set(branch_ops)
-    homes = [ledger.ops[index].module for index in branch_ops]
-    parts.modules |= {path for path in owners if any(path == home or path.startswith(f"{home}.") for home in homes)}
     parts.inside |= inside
     parts.sums_forward += [index for index in branch_ops for _ in range(whole_branches(ledger.ops[index]))]
     rows = _branches(ledger, unit, [index for index in forward if roles[index] == "row"])
@@ -245,7 +293,6 @@ def _cut_ends(
     if embeddings:
         largest = max(embeddings, key=lambda index: next(iter(ledger.ops[index].inputs)).numel)
         parts.sums_forward.insert(0, largest)
-        parts.modules.add(ledger.ops[largest].module)
         parts.inside |= {index for unit in before for index in unit.backward if "embedding" in ledger.ops[index].name}
     for unit in after:
         for index in (*unit.forward, *unit.backward):
@@ -258,7 +305,6 @@ def _cut_ends(
         backward = _backward_roles(ledger, unit, forward, roles, owners, parts)
         for index in forward:
             parts.axis[index] = "n"
-            parts.modules.add(ledger.ops[index].module)
         parts.inside |= {*forward, *backward}
         if backward:
             weight = tuple(index for index in backward if parts.axis[index] != "k")

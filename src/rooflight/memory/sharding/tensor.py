@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from rooflight.ledger import PASSES, Ledger, Op, Scalar, Tensor
 from rooflight.memory.sharding.draft import RankDraft
-from rooflight.memory.storage_lifetimes import bytes_of, numbers_in, numbers_of, places_of
+from rooflight.memory.storage_lifetimes import numbers_in, numbers_of, places_of
 from rooflight.parallel.blocks import Model, is_attention
 from rooflight.parallel.tensor_split import TensorCut, tensor_cut_of
 
@@ -54,17 +54,6 @@ def _lanes(op: Op, places: dict[int, int]) -> Iterator[list[int]]:
         yield numbers_of((item for item in row if isinstance(item, Tensor)), places)
 
 
-def cut_weights(ledger: Ledger, modules: set[str]) -> set[int]:
-    """Parameters that tensor parallelism cuts, as the time of a step has it: matrices of the modules that are cut."""
-    matrices = {tensor.storage for op in ledger.ops for tensor in op.inputs if len(tensor.shape) >= 2}
-    storages = ledger.storages
-    return {
-        number
-        for number in numbers_in("parameter", ledger)
-        if storages[number].name.rpartition(".")[0] in modules and storages[number].id in matrices
-    }
-
-
 _MADE = ("activation", "temporary", "output")
 _BY_HEADS = ("cat", "bmm", "baddbmm", "copy", "index_copy", "index_put", "slice_scatter")
 
@@ -74,10 +63,10 @@ def divide(draft: RankDraft, model: Model, ranks: int, *, sequence: bool) -> Non
         return
     ledger = draft.ledger
     parts, owner = tensor_cut_of(ledger, model), parameter_of(ledger)
-    weights = cut_weights(ledger, parts.modules)
+    weights = {number for number in numbers_in("parameter", ledger) if ledger.storages[number].id in parts.weights}
     made, of_weights = _cut_results(ledger, parts, weights)
     cached = _cut_caches(ledger, parts, made, ranks)
-    average = _average(ledger, weights, ranks)
+    average = parts.held_share(ranks)
     along = set()
     for number, storage in enumerate(ledger.storages):
         if number in owner:
@@ -96,12 +85,6 @@ def divide(draft: RankDraft, model: Model, ranks: int, *, sequence: bool) -> Non
             draft.cut_moments(op.index, 1 / ranks)
     if along:
         _along_the_sequence(draft, parts, along, ranks)
-
-
-def _average(ledger: Ledger, weights: set[int], ranks: int) -> float:
-    """Of all weights, the part that a rank holds."""
-    total = bytes_of(numbers_in("parameter", ledger), ledger)
-    return 1 - bytes_of(weights, ledger) * (1 - 1 / ranks) / total if total else 1.0
 
 
 def _cut_results(ledger: Ledger, parts: TensorCut, weights: set[int]) -> tuple[set[int], set[int]]:

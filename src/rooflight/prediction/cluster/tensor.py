@@ -16,9 +16,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from rooflight import formatting
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
-from rooflight.ledger import PASSES, Ledger
+from rooflight.ledger import PASSES
 from rooflight.parallel.blocks import Model, is_attention
 from rooflight.parallel.fabric import Fabric, RankGroup
 from rooflight.parallel.layout import ParallelOptions
@@ -80,7 +81,7 @@ def divide(
         return DividedStep(step, (), (), 1.0)
     check(model, ranks)
     parts = tensor_cut_of(ledger, model)
-    share = _weight_share(ledger, parts, ranks)
+    share = parts.held_share(ranks)
     gpu_s = [
         _seconds(step, parts, index, ranks, sms=sms, sequence=sequence, retime=retime)
         if op.phase in PASSES
@@ -122,18 +123,6 @@ def _seconds(
     return max(undivided_s / ranks, min(undivided_s, SHORTEST_KERNEL_S))
 
 
-def _weight_share(ledger: Ledger, parts: TensorCut, ranks: int) -> float:
-    """Weight matrices of cut modules are cut, everything else is held whole by each rank."""
-    total = held = 0.0
-    matrices = {tensor.storage for op in ledger.ops for tensor in op.inputs if len(tensor.shape) >= 2}
-    for storage in ledger.storages:
-        if storage.category == "parameter":
-            total += storage.nbytes
-            cut = storage.name.rpartition(".")[0] in parts.modules and storage.id in matrices
-            held += storage.nbytes / (ranks if cut else 1)
-    return held / total if total else 1.0
-
-
 def _messages(
     model: Model, parts: TensorCut, group: RankGroup, fabric: Fabric, *, sequence: bool
 ) -> tuple[SumMessage, ...]:
@@ -160,6 +149,7 @@ def _words(parts: TensorCut, group: RankGroup, options: ParallelOptions, retime:
     lines = [
         f"tensor parallel over {group.ranks}: weights of attention, MLP, embedding and head divided; {forward} {kind} "
         f"in forward, {backward} in backward" + (", behind the gradient of a weight" if overlap and backward else ""),
+        *_replicated_words(parts),
         "norms, residuals and dropout divided along the sequence"
         if sequence
         else "norms, residuals and dropout done in full by every rank (no sequence parallelism)",
@@ -170,3 +160,11 @@ def _words(parts: TensorCut, group: RankGroup, options: ParallelOptions, retime:
     if group.nodes > 1:
         lines.append(f"tensor parallel ranks lie on {group.nodes} nodes: every layer waits for the network")
     return tuple(lines)
+
+
+def _replicated_words(parts: TensorCut) -> tuple[str, ...]:
+    if not parts.replicated:
+        return ()
+    names = [name for name, _ in parts.replicated.most_common()]
+    named = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return (f"whole on every rank, {formatting.bytes_(parts.replicated.total())}: {named}",)
