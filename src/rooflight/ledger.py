@@ -189,6 +189,8 @@ class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     attention: int = 0
     """Which call of attention that runs as plain matrix products it is a part of, counted from 1; negative in its
     backward."""
+    routed: int = 0
+    """Experts that each token goes to, of a product grouped by expert; 0: not known."""
     line: str = ""
     """File and line of the Python that asked for its result, of an op that the host waits for."""
     cost: Cost | None = None

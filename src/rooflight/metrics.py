@@ -97,6 +97,11 @@ def throughput(samples: Number | None, wall_time_s: Number | None) -> float | No
     return ratio(samples, wall_time_s)
 
 
+def distinct_experts(tokens: int, *, choices: int, experts: int) -> int:
+    """Return how many experts `tokens` reach in the mean, where each takes `choices` different ones at random."""
+    return round(experts * (1 - (1 - choices / experts) ** tokens))
+
+
 def gain(wall_time_s: float, changed_s: float, *, samples: float = 1.0) -> float:
     """Throughput with a change over throughput without, less 1; `samples`: how many times more are in the step then."""
     return wall_time_s / changed_s * samples - 1 if changed_s else 0.0

@@ -61,6 +61,28 @@ def test_experts_that_get_no_row_are_not_read() -> None:
     assert op.cost.bytes_read == 4 * (2 * WIDTH + 2 * WIDTH * MADE + EXPERTS)
 
 
+class Routed(nn.Module):
+    """Eight of 128 experts a token, as transformers writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.weight = nn.Linear(8, 128, bias=False), nn.Parameter(torch.randn(128, 8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = torch.topk(self.router(x), 8).indices.view(-1)
+        ends = torch.cumsum(torch.histc(chosen.int(), bins=128, min=0, max=127), dim=0, dtype=torch.int32)
+        return torch._grouped_mm(x[chosen.argsort() // 8], self.weight, offs=ends)
+
+
+@pytest.mark.parametrize(("tokens", "reached"), [(1, 8), (8, 52), (16, 82), (32, 112), (1000, 128)])
+def test_as_many_experts_are_read_as_tokens_reach_by_chance(tokens: int, reached: int) -> None:
+    """128 x (1 - (1 - 8/128)^16) = 82.4, not the 128 that 16 tokens could reach at most."""
+    (op,) = rows(infer(Routed(), torch.randn(tokens, 8)), "_grouped_mm")
+    assert op.cost is not None
+    assert op.cost.bytes_read == 4 * (8 * tokens * 8 + reached * 8 * 8 + 128)
+    assert sum(task.numbers[0] for task in tasks_of(op)) == reached
+
+
 @pytest.mark.parametrize(("dtype", "kernels"), [(torch.bfloat16, 1), (torch.float32, EXPERTS)])
 def test_one_kernel_for_all_experts_or_one_for_each(dtype: torch.dtype, kernels: int) -> None:
     ledger = train(Experts(dtype), *inputs(dtype), loss="sum")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from rooflight.ledger import Op, Tensor
+from rooflight.metrics import distinct_experts
 from rooflight.ops.kernel_task import Task, precision_of, reduce_task
 from rooflight.ops.matrix_product import MatrixProduct
 from rooflight.ops.registry import Work, formula, products, task
@@ -67,8 +68,8 @@ def addr(op: Op) -> Work:
 
 
 # Rows of one matrix sorted by expert, each group with its own weights: self [M, K], mat2 [E, K, N]; or, in the gradient
-# of the weights, both 2-d and grouped along K. Either way every row of M meets one K x N. Fewer rows than experts
-# cannot meet them all: the weights of the others are not read.
+# of the weights, both 2-d and grouped along K. Either way every row of M meets one K x N. Few tokens do not meet all
+# experts: the weights of the others are not read.
 @formula("aten::_grouped_mm")
 def grouped_mm(op: Op) -> Work:
     left, right = op.tensor("self"), op.tensor("mat2")
@@ -78,16 +79,18 @@ def grouped_mm(op: Op) -> Work:
     if len(left.shape) == 2 and len(right.shape) == 3 and _groups(op) < right.shape[0]:
         offsets = sum(tensor.nbytes for tensor in op.tensors("offs"))
         reads = left.nbytes + right.nbytes // right.shape[0] * _groups(op) + offsets
-    note = "rows are taken to be spread evenly over the experts" if op.has("offs") else ""
+    note = "rows are taken to be spread evenly over the experts that are chosen" if op.has("offs") else ""
     return Work(macs="G * M * K * N", where=where, reads=reads, note=note)
 
 
 def _groups(op: Op) -> int:
-    """How many groups of a grouped product have work to do, at most: every one takes a row."""
+    """Return how many groups of a grouped product have rows, in the mean."""
     left, right = op.tensor("self").shape, op.tensor("mat2").shape
-    if len(left) == 3:
-        return left[0] if len(right) == 3 else max(1, min(left[0], right[-1]))
-    return max(1, min(right[0], left[0]) if len(right) == 3 else min(op.outputs[0].shape[0], left[-1]))
+    if len(left) == 3 == len(right):
+        return left[0]
+    rows = right[-1] if len(left) == 3 else left[0] if len(right) == 3 else left[-1]
+    choices, experts = op.routed or 1, next(row[0] for row in (left, right, op.outputs[0].shape) if len(row) == 3)
+    return max(1, distinct_experts(rows // choices, choices=choices, experts=experts))
 
 
 # The whole linear layer as one op, as inference mode and some backends call it: x [..., K], weight [N, K].

@@ -91,6 +91,7 @@ class Recorder(StepFollower):
         self._modes = modes
         self._rank = rank
         self._ordinals: Counter[tuple[str, str, int, str]] = Counter()
+        self._choices: dict[int, int] = {}
         self._signatures: dict[Any, _OpSignature] = {}
         self._meta_kernels = meta_kernels or {}
         self._values = AssumedValues(self.ops, self.storages) if meta_kernels is not None else None
@@ -236,9 +237,18 @@ class Recorder(StepFollower):
                 mutates=signature.mutated,
                 recompute=recompute,
                 attention=call_of(node),
+                routed=self._routed(signature.packet, inputs, outputs),
                 line=python_line() if self._waits(signature, inputs, outputs) else "",
             )
         )
+
+    def _routed(self, packet: str, inputs: list[Tensor], outputs: tuple[Tensor, ...]) -> int:
+        """Return the choices of a token, which the last `topk` among as many as the product has experts made."""
+        if packet == "aten::topk":
+            self._choices[inputs[0].shape[-1]] = outputs[0].shape[-1]
+        if packet != "aten::_grouped_mm":
+            return 0
+        return self._choices.get(next(row.shape[0] for row in (*inputs, *outputs) if len(row.shape) == 3), 0)
 
     def _waits(self, signature: _OpSignature, inputs: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
         """Does the host need its result before it goes on?"""

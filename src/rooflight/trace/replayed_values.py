@@ -2,8 +2,8 @@
 
 Places, counts and marks come of a few ops on constants (`arange`, `one_hot`, `cumsum`), whose rows tell all that is
 needed to repeat them. Which experts a token goes to is decided by data: where only the marks of such choices are looked
-at (where they are, how many), each expert is taken to be chosen as often as the others. The first token has the first
-experts, the second the next ones, and so around.
+at (where they are, how many), each expert is taken to be chosen as often as the others, of as many as are reached by
+chance. The first token has the first experts, the second the next ones, and so around.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from rooflight.ledger import Arg, Op, Tensor
+from rooflight.metrics import distinct_experts
 from rooflight.models.dtypes import DTYPE_NAMES, torch_dtype
 from rooflight.trace.interception import nothing_handed_over
 from rooflight.trace.storages import Storages
@@ -152,7 +153,9 @@ class ReplayedValues:
         if places.numel > _LARGEST or not isinstance(dim, int):
             return None
         self._leaned_on.add(ROUTED)
-        turns = torch.arange(places.numel) % among.shape[dim]
+        choices = places.shape[dim] if op.packet == "aten::topk" else 1
+        reached = distinct_experts(places.numel // choices, choices=choices, experts=among.shape[dim])
+        turns = torch.arange(places.numel) % max(reached, 1)
         if op.packet == "aten::topk":
             others = [size for place, size in enumerate(places.shape) if place != dim % len(places.shape)]
             turns = turns.view(*others, places.shape[dim]).movedim(-1, dim)

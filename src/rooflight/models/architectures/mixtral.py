@@ -1,7 +1,8 @@
 """Mixtral: Llama's decoder with a sparse mixture of experts in every layer.
 
 Which tokens an expert gets depends on the data, of which an estimate has none. The router runs as it does in Hugging
-Face's implementation; then the tokens are dealt out evenly, whatever it chose, so that shapes are known beforehand.
+Face's implementation; then the tokens are dealt out evenly, whatever it chose, so that shapes are known beforehand:
+to as many experts as tokens that choose at random reach in the mean.
 """
 
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rooflight.ledger import Note
+from rooflight.metrics import distinct_experts
 from rooflight.models.architectures.llama import Decoder, DecoderWithHead
 
 
@@ -28,7 +30,7 @@ class TopKRouter(nn.Module):
 
 
 class Experts(nn.Module):
-    """All experts of a layer in two tensors; each takes an even share of the (token, choice) pairs."""
+    """All experts of a layer in two tensors; those that are chosen take even shares of the (token, choice) pairs."""
 
     def __init__(self, hidden_size: int, intermediate_size: int, *, experts: int) -> None:
         super().__init__()
@@ -39,11 +41,10 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         out = torch.zeros_like(x)
         choices = weights.shape[-1]
+        chosen = distinct_experts(x.shape[0], choices=choices, experts=self.experts)
         pairs = torch.arange(x.shape[0] * choices, device=x.device)
         start = 0
-        for expert, count in enumerate(even_shares(x.shape[0] * choices, self.experts)):
-            if count == 0:
-                break
+        for expert, count in enumerate(even_shares(x.shape[0] * choices, chosen)):
             share = pairs[start : start + count]
             token, choice = share // choices, share % choices
             gate, up = F.linear(x[token], self.gate_up_proj[expert]).chunk(2, dim=-1)
