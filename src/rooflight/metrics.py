@@ -226,7 +226,7 @@ ESTIMATED: dict[str, Metric] = _named((
              spelled="bytes written"),
     _formula("bytes", "byte", "bytes", "compulsory bytes, read and written, op by op, without reuse between ops",
              spelled="compulsory bytes; bytes moved; memory traffic; traffic by formula"),
-    _formula("bytes_step_min", "byte", "least bytes", "parameters, inputs and outputs of the step once",
+    _formula("bytes_step_min", "byte", "least bytes", "outputs, and what is read of parameters and inputs, once",
              additive=False),
     _formula("params", "count", "params", "parameters, each once",
              spelled="parameters; param; parameter count; total parameters; total params; number of parameters; "

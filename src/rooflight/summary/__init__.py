@@ -84,9 +84,19 @@ def tokens(ledger: Ledger) -> int | None:
 
 
 def bytes_step_min(ledger: Ledger) -> int:
-    """The other bound on traffic: parameters, inputs and outputs once, everything else kept in a cache."""
-    tensors = {tensor for _, tensor in ledger.header.inputs} | set(ledger.header.outputs)
-    return param_bytes(ledger) + sum(tensor.nbytes for tensor in tensors)
+    """Return the other bound on traffic: outputs and what is read of parameters and inputs, each once, everything else
+    kept in a cache. A product of few tokens reads some of its experts, an embedding some of its rows."""
+    standing = {row.id: row.nbytes for row in ledger.storages if row.category in ("parameter", "input")}
+    read: Counter[int] = Counter()
+    for op in ledger.ops:
+        sizes = {tensor.storage: standing.get(tensor.storage, tensor.nbytes) for tensor in op.inputs}
+        left = (op.cost.bytes_read or 0) if op.cost is not None else 0
+        for number in sorted(sizes, key=lambda number: (number in standing, sizes[number])):
+            if number in standing:
+                read[number] += min(sizes[number], left)
+            left = max(left - sizes[number], 0)
+    outputs = {tensor.storage: tensor.nbytes for tensor in ledger.header.outputs if tensor.storage not in standing}
+    return sum(min(standing[number], nbytes) for number, nbytes in read.items()) + sum(outputs.values())
 
 
 @dataclass(frozen=True)
