@@ -12,11 +12,12 @@ from rooflight.errors import BadInput
 from rooflight.ledger import Ledger, Op
 from rooflight.parallel.blocks import model_of
 from rooflight.parallel.fabric import RankGroup
-from rooflight.parallel.layout import ParallelOptions
+from rooflight.parallel.layout import Layout, ParallelOptions
 from rooflight.parallel.tensor_split import tensor_cut_of
 from rooflight.prediction.cluster import pipeline, tensor
+from rooflight.prediction.cluster.combined import predict
 from rooflight.prediction.cluster.step import TimedStep
-from tests.fixtures.parallel_steps import device, op_seconds, plain_fabric
+from tests.fixtures.parallel_steps import device, op_seconds, plain_fabric, tiny_step
 
 MIXTURE = {"hidden_size": "64", "intermediate_size": "128", "num_attention_heads": "8", "num_key_value_heads": "4"}
 MODELS: dict[str, dict[str, str]] = {
@@ -93,3 +94,18 @@ def test_experts_that_no_rank_shares_out_are_refused() -> None:
     # Experts: 2 x 128 x 3 x 2,048 x 768 = 1,208 M; embedding and head: 2 x 151,936 x 2,048 = 622 M; attention: 38 M.
     assert error.value.code == "layout-not-modelled"
     assert "65% of its weights would stay whole on every rank, such as model.layers.0.mlp.experts.gate" in str(error)
+
+
+@pytest.mark.parametrize("layout", [Layout(tensor=2), Layout(pipeline=2), Layout(data=8, mode="fsdp"), Layout(2, 2, 2)])
+def test_no_gpu_sends_for_longer_than_its_step(layout: Layout) -> None:
+    for speed in (1e8, 1e10, 1e12):  # tensor and data parallel ranks talk at the same time, over links of their own
+        step = predict(lambda batch: tiny_step(batch), layout, plain_fabric(speed, speed), batch=8, device=device())
+        assert layout.pipeline > 1 or step.exposed_s <= step.communication_s * (1 + 1e-9)
+        assert all(row.time_s <= step.time_s * (1 + 1e-9) for row in step.exchanges)
+        assert layout.data > 1 < layout.tensor or step.communication_s <= step.time_s * (1 + 1e-9)
+
+
+def test_a_gpu_of_a_pipeline_sends_the_sums_of_its_own_stage() -> None:
+    """Four blocks in two stages: 2 blocks x 2 sums x 2 ways, one of the embedding or the head; 8 micro-batches."""
+    step = predict(lambda batch: tiny_step(batch), Layout(2, 2, 1), plain_fabric(), batch=8, device=device())
+    assert step.exchanges[0].calls == 8 * (2 * 2 * 2 + 1)

@@ -45,6 +45,7 @@ class ParallelStep:
     host_s: float
     """In which its host launches them."""
     exchanges: tuple[Traffic, ...]
+    """What this GPU sends; of a pipeline, one of the slowest stage."""
     parameters: int
     """Of the model, once: a replica is no second model."""
     memory: ModelStates
@@ -113,7 +114,7 @@ def predict(
     unhosted = replace(work, step=replace(work.step, host_s=[0.0] * len(work.step.host_s)))
     host_wait_s = max(compute_s - _computing(unhosted, fabric)[0], 0.0) if any(work.step.host_s) else 0.0
     again = {index for ops in repeated.values() for index in ops}
-    rows = (*tensor.exchanges(divided, again=again, times=count), *outcome.exchanges)
+    rows = (*tensor.exchanges(divided, work.stage_ops, again=again, times=count), *outcome.exchanges)
     states, tokens = states_of(step.ledger), summary.tokens(step.ledger)
     held = states.share(divided.weight_share * outcome.stage_share)
     memory = per_gpu(held, layout.mode, layout.data)
@@ -223,17 +224,28 @@ class _RankWork:
     def stages(self) -> list[pipeline.PipelineStage]:
         return pipeline.stages_of(self.step, self.model, self.layout.pipeline)
 
+    @cached_property
+    def slowest(self) -> pipeline.PipelineStage:
+        """The stage that works longest in a step; without a pipeline, all there is."""
+        return max(self.stages, key=lambda stage: self.count * stage.turn_s + stage.optimizer_s)
+
+    def ops_of(self, stage: pipeline.PipelineStage, phase: Phase) -> tuple[int, ...]:
+        units = [self.model.units[number] for number in stage.units]
+        return tuple(index for unit in units for index in (unit.forward if phase == "forward" else unit.backward))
+
+    @property
+    def stage_ops(self) -> frozenset[int]:
+        """Forward and backward of the slowest stage."""
+        return frozenset(self.ops_of(self.slowest, "forward") + self.ops_of(self.slowest, "backward"))
+
 
 def _kernels_and_host(work: _RankWork) -> tuple[dict[Phase, float], float]:
     """Seconds of one GPU's kernels by phase, and of its host, over all micro-batches; of a pipeline, the slowest
     stage's. A host launches as many kernels where they are smaller."""
     step, ops, update = work.step, work.step.phases, 1.0
     if work.layout.pipeline > 1:
-        slowest = max(work.stages, key=lambda stage: work.count * stage.turn_s + stage.optimizer_s)
-        units = [work.model.units[number] for number in slowest.units]
-        forward = tuple(index for unit in units for index in unit.forward)
-        backward = tuple(index for unit in units for index in unit.backward)
-        ops, update = {**ops, "forward": forward, "backward": backward}, slowest.weight_share
+        ops = {**ops, **{phase: work.ops_of(work.slowest, phase) for phase in PASSES}}
+        update = work.slowest.weight_share
     times = {phase: work.count if phase in PASSES else update for phase in PHASES}
     host_s = sum(times[phase] * sum(step.host_s[index] for index in ops[phase]) for phase in times)
     if work.layout.mode != "ddp":
@@ -272,22 +284,22 @@ def _pipeline(work: _RankWork, fabric: Fabric) -> ParallelOutcome:
     transfer, nbytes = pipeline.transfer_between(work.model, layout, fabric, sequence=options.sequence_parallel)
     plan = pipeline.schedule(stages, work.count, transfer, interleave=options.interleave)
     gradients = gradients_of(work.step.ledger, share=work.weight_share)
-    sends, time_s, left_s = [], 0.0, 0.0
+    sends, time_s, left_s = {}, 0.0, 0.0
     for stage in stages:
-        ops = {index for number in stage.units for index in work.model.units[number].backward}
+        ops = frozenset(work.ops_of(stage, "backward"))
         of_stage = [gradient for gradient in gradients if gradient.ready in ops]
-        sends.append(in_buckets(of_stage, layout.data_group, fabric, options, all_reduce))
+        sends[stage] = in_buckets(of_stage, layout.data_group, fabric, options, all_reduce)
         # A stage is done with its last micro-batch while those before it still have their backward to do.
         finished_s = plan.time_s - left_s / options.interleave
-        time_s = max(time_s, finished_s + _exposed_s(work, sorted(ops), sends[-1]) + stage.optimizer_s)
+        time_s = max(time_s, finished_s + _exposed_s(work, sorted(ops), sends[stage]) + stage.optimizer_s)
         left_s += stage.backward_s
-    most = max(sends, key=lambda row: sum(bucket.nbytes for bucket, _ in row))
+    of_slowest = sends[work.slowest]
     rows = exchange("activations, stage to stage", [(nbytes, transfer)] * plan.transfers)
     words = pipeline.words(work.model, layout, stages, work.count, work.batch, options)
     return ParallelOutcome(
         time_s,
-        rows + gradient_rows("all-reduce", most),
-        words + bucket_words(len(most), layout.data_group, options),
+        rows + gradient_rows("all-reduce", of_slowest),
+        words + bucket_words(len(of_slowest), layout.data_group, options),
         plan.bubble_s,
         max(stage.weight_share for stage in stages),
     )

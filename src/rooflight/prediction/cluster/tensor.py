@@ -97,9 +97,10 @@ def divide(
     return DividedStep(replace(step, gpu_s=tuple(gpu_s), wait_s=tuple(wait_s)), messages, words, share)
 
 
-def exchanges(divided: DividedStep, *, again: Collection[int], times: int) -> tuple[Traffic, ...]:
-    """All sums of a step of `times` micro-batches; those after the ops in `again` happen twice."""
-    sent = [message for message in divided.messages for _ in range(2 if message.op in again else 1)] * times
+def exchanges(divided: DividedStep, ops: Collection[int], *, again: Collection[int], times: int) -> tuple[Traffic, ...]:
+    """Return the sums of a step of `times` micro-batches of a GPU that runs `ops`; those in `again` happen twice."""
+    made = [message for message in divided.messages if message.op in ops]
+    sent = [message for message in made for _ in range(2 if message.op in again else 1)] * times
     return exchange("activations, summed over tensor ranks", [(nbytes, transfer) for _, nbytes, transfer in sent])
 
 
