@@ -266,8 +266,10 @@ class Cluster(OneDevice):
             scaled["strong"] = self._curve("strong", timed_at, run.global_batch)
         micro, rank = self._rank(partial(_at, step), batch, timed_at(batch // run.micro_batches))
         memory = memories.of(micro, self.device, timeline=timeline, change=rank)
+        # A replica of ddp holds what one GPU alone does.
+        one_holds = self.layout.name == "ddp" or memories.fits(step, self.device)[0]
         many = replace(
-            _many(run, on_one_s, list(scaled.values()), _nodes_note(self.asked, self.device)),
+            _many(run, on_one_s, one_holds, list(scaled.values()), _nodes_note(self.asked, self.device)),
             assumptions=(*run.assumptions, *rank.words(memory.stage or 0)),
             **{kind: self._points(curve, step, memories) for kind, curve in scaled.items()},
         )
@@ -314,12 +316,16 @@ def _at(step: Step, size: int) -> Step:
 
 
 def _many(
-    run: ParallelStep, on_one_s: float, curves: Sequence[ScalingCurve], nodes_note: tuple[Note, ...]
+    run: ParallelStep,
+    on_one_s: float,
+    one_holds: bool,
+    curves: Sequence[ScalingCurve],
+    nodes_note: tuple[Note, ...],
 ) -> ClusterPrediction:
-    """`on_one_s`: the same replica's step on one GPU alone."""
+    """`on_one_s`: the same replica's step on one GPU alone, which need not have the memory: `one_holds`."""
     layout = run.layout
-    efficiency = run.throughput / layout.gpus * on_one_s / run.batch
-    best = max([efficiency, *(point.efficiency for curve in curves for point in curve.points)])
+    efficiency = run.throughput / layout.gpus * on_one_s / run.batch if one_holds else None
+    best = max([efficiency or 0.0, *(point.efficiency for curve in curves for point in curve.points)])
     return ClusterPrediction(
         parallel=layout.name,
         gpus=layout.gpus,
@@ -367,7 +373,7 @@ def _of_rank(alone: Prediction, run: ParallelStep, many: ClusterPrediction) -> P
         op_times_s=(),
         op_least_s=(),
         roofline=None,
-        mfu=None if alone.mfu is None else alone.mfu * alone.time_s / many.one_gpu_time_s * many.efficiency,
+        mfu=None if alone.mfu is None else alone.mfu * alone.time_s * run.throughput / run.batch / many.gpus,
         gpu_time_s=gpu_s,
         gpu_time_interval_s=Interval(part * alone.gpu_time_interval_s.low, part * alone.gpu_time_interval_s.high),
         host_time_s=None if alone.host_time_s is None else run.host_s,

@@ -181,8 +181,8 @@ class ClusterPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """Of all messages, hidden or not."""
     exposed_s: float
     """What communication makes the step longer by."""
-    efficiency: float
-    """Samples a second of one GPU among these over those of one alone."""
+    efficiency: float | None
+    """Samples a second of one GPU among these over those of one alone; `None`: one alone cannot hold it."""
     parameters: int
     """The model's."""
     parameter_bytes: float

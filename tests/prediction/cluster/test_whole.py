@@ -14,6 +14,7 @@ from rooflight.hardware.devices import find
 from rooflight.parallel.fabric import fabric_of
 from rooflight.parallel.layout import MODES
 from rooflight.prediction.result import ClusterPrediction, Prediction
+from rooflight.reporting.sections.predict_document import _verdict
 from tests.fixtures.notes import note_texts
 
 SMALL = {"n_layer": "4", "n_embd": "256", "n_head": "4", "n_positions": "8192"}
@@ -227,3 +228,24 @@ def test_two_cards_have_a_bridge_that_eight_have_not():
     # A ring of eight moves 2 x 7/8 of the gradients over its link, and the step has too little to do to hide all that.
     assert slots < bridge / 4
     assert eight.time_s > 2 * 7 / 8 * found.gradient_bytes / slots > two.time_s
+
+
+# --- what one GPU cannot hold ---
+
+
+def test_no_efficiency_against_a_gpu_that_cannot_hold_the_step() -> None:
+    """A GPU with less memory than one takes alone, and more than one of four does."""
+    alone, shared = (predicted(seq=2048, batch=16, **more).memory for more in ({}, {"gpus": 4, "parallel": "tp"}))
+    assert alone is not None
+    assert shared is not None
+    assert shared.device_bytes < 0.9 * alone.peak_allocated_bytes
+    h200 = find("h200")
+    memory = msgspec.structs.replace(h200.memory_bytes, value=alone.peak_allocated_bytes)
+    small = msgspec.structs.replace(h200, name="small", memory_bytes=memory, usable_memory_bytes=memory)
+    found = rooflight.predict("gpt2", on=small, overrides=SMALL, seq=2048, batch=16, step="train", dtype="bf16", gpus=4,
+                              parallel="tp", tier="spec", advice=False)  # fmt: skip
+    assert found[0].fit != "does not fit"
+    assert found[0].many is not None
+    assert found[0].many.efficiency is None
+    assert _verdict(found[0], found.header).endswith("no efficiency, as one GPU cannot hold this step")
+    assert many(seq=2048, gpus=4, parallel="tp").efficiency is not None

@@ -314,10 +314,11 @@ def _warnings(predictions: Predictions) -> list[str]:
 def _verdict(prediction: Prediction, header: Header) -> str:
     roof = f"{percent_text(prediction.percent_of_roof)} of the attainable roof"
     if prediction.many is not None:
-        return (
-            f"{formatting.percent(prediction.many.efficiency)} of {prediction.gpus:,} times one GPU's throughput; "
-            f"{seconds(prediction.many.compute_s)} of it computing"
-        )
+        computing = f"{seconds(prediction.many.compute_s)} of it computing"
+        if prediction.many.efficiency is None:
+            return f"{computing}; no efficiency, as one GPU cannot hold this step"
+        efficiency = formatting.percent(prediction.many.efficiency)
+        return f"{efficiency} of {prediction.gpus:,} times one GPU's throughput; {computing}"
     if prediction.tier == "spec" or header.target == "cpu":
         return f"{prediction.bound}-bound, {roof}"
     share = min(busy_share(prediction.gpu_busy_s, prediction.wall_time_s) or 0.0, 1.0)
