@@ -87,6 +87,8 @@ def specs(draw: st.DrawFn, verb: Verb) -> StepSpec:
     values |= {field.name: field.default for field in fields_for(verb) if field.step not in (None, values["step"])}
     if values["foreach"] is not None:
         values["fused"] = False
+    if values["past"] is not None:
+        values |= {"seq": None, "input": None}
     if values.get("total_batch") is not None:
         values["batch"] = 1  # it follows
     if values["accumulate"] > 1:
@@ -362,17 +364,14 @@ def test_python_keywords_are_the_fields() -> None:
         rooflight.estimate("resnet50", batches=3)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize(("name", "value", "step"), [("loss", "mse", "train"), ("past", 4, "decode")])
-def test_what_python_once_left_aside_is_left_aside_with_a_word(name: str, value: Any, step: Any) -> None:
-    with pytest.warns(DeprecationWarning, match=f'{name} goes with step="{step}"'):
-        ledger = rooflight.estimate("mnist-cnn", **{name: value})
-    assert ledger == rooflight.estimate("mnist-cnn")
-
-
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"batch": 0}, "batch must be at least 1, got 0"),
     ({"batch": "x"}, "batch must be a whole number, got 'x'"),
     ({"batch": True}, "batch must be a whole number, got True"),
+    ({"loss": "mse"}, 'loss goes with step="train": add it, or leave loss out'),
+    ({"past": 4}, 'past goes with step="decode": add it, or leave past out'),
+    ({"past": 4, "step": "decode", "seq": 5}, "decode makes one token after past=4: leave seq out"),
+    ({"past": 4, "step": "decode", "input_shape": "int:5"}, "decode makes one token after past=4: leave input_shape"),
     ({"fused": True}, 'fused goes with step="train": add it, or leave fused out'),
     ({"accumulate": 1.5, "step": "train"}, "accumulate must be a whole number, got 1.5"),
     ({"dtype": "int3"}, "dtype must be one of fp32, bf16, fp16, fp64, got 'int3'"),

@@ -154,6 +154,16 @@ def test_default_context_of_a_decoding_step() -> None:
     assert build("gpt2", step="decode").past == 1023
 
 
+@pytest.mark.parametrize(
+    ("name", "positions"), [("gpt2", 1024), ("llama3-8b", 8192), ("mixtral-8x7b", 32768), ("llama3.1-8b", 131072)]
+)
+def test_no_cache_is_longer_than_the_positions_of_the_model(name: str, positions: int) -> None:
+    assert build(name, step="decode", past=positions - 1).past == positions - 1
+    with pytest.raises(BadInput, match=f"{name} has {positions} positions") as error:
+        build(name, step="decode", past=200_000)
+    assert error.value.code == "sequence-too-long"
+
+
 def test_decoding_gives_the_same_logits_as_the_whole_sequence() -> None:
     overrides = {"n_layer": "2", "n_embd": "32", "n_head": "4", "vocab_size": "50"}
     whole = build("gpt2", seq=6, overrides=overrides, device="cpu")

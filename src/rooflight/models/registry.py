@@ -74,6 +74,7 @@ def _gpt2(name: str, size: str, *, n_embd: int, n_layer: int, n_head: int) -> Bu
     return _causal(name, description, "gpt2:GPT2LMHeadModel", arguments, shape=(1024,), positions="n_positions")
 
 
+_rotary = partial(_causal, shape=(2048,), positions="max_position_embeddings")
 _LLAMA3_70B = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64}
 
 _ENTRIES = (
@@ -144,9 +145,9 @@ _ENTRIES = (
     _gpt2("gpt2-medium", "medium", n_embd=1024, n_layer=24, n_head=16),
     _gpt2("gpt2-large", "large", n_embd=1280, n_layer=36, n_head=20),
     _gpt2("gpt2-xl", "XL", n_embd=1600, n_layer=48, n_head=25),
-    _causal("llama3-8b", "Llama 3 8B, grouped-query attention", "llama:LlamaForCausalLM", shape=(2048,)),
-    _causal("llama3-70b", "Llama 3 70B, grouped-query attention", "llama:LlamaForCausalLM", _LLAMA3_70B, shape=(2048,)),
-    _causal("mixtral-8x7b", "Mixtral 8x7B, two of eight experts a token", "mixtral:MixtralForCausalLM", shape=(2048,)),
+    _rotary("llama3-8b", "Llama 3 8B, grouped-query attention", "llama:LlamaForCausalLM"),
+    _rotary("llama3-70b", "Llama 3 70B, grouped-query attention", "llama:LlamaForCausalLM", _LLAMA3_70B),
+    _rotary("mixtral-8x7b", "Mixtral 8x7B, two of eight experts a token", "mixtral:MixtralForCausalLM"),
 )
 
 

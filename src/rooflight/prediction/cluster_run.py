@@ -186,6 +186,8 @@ class Cluster(OneDevice):
 
     @property
     def options(self) -> ParallelOptions:
+        if self.like is not None and self.like.ledger.header.step == "decode":
+            return ParallelOptions(micro_batches=self.micro_batches, micro_batches_a_stage=1)
         return ParallelOptions(micro_batches=self.micro_batches)
 
     @cached_property
@@ -208,10 +210,10 @@ class Cluster(OneDevice):
         if self.micro_batches is not None:
             return (self.micro_batches,)
         stages = self.layout.pipeline
-        return (pipeline.MICRO_BATCHES_A_STAGE * stages, 1) if stages > 1 else (1,)
+        return (self.options.micro_batches_a_stage * stages, 1) if stages > 1 else (1,)
 
     def _count(self, batch: int) -> int:
-        return pipeline.micro_batches_for(batch, self.layout.pipeline, self.micro_batches)
+        return pipeline.micro_batches_for(batch, self.layout.pipeline, self.options)
 
     def traced_at(self, batch: int) -> str:
         count = self._count(batch)

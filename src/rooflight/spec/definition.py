@@ -132,7 +132,10 @@ class StepFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     ] = None
     micro_batches: Annotated[
         int | None,
-        Field("Micro-batches that a replica's batch is split into. Default: 4 per pipeline stage.", verbs=_PREDICTED),
+        Field(
+            "Micro-batches that a replica's batch is split into. Default: 4 per pipeline stage, 1 for decode.",
+            verbs=_PREDICTED,
+        ),
     ] = None
     total_batch: Annotated[
         int | None,

@@ -7,7 +7,6 @@ import functools
 import re
 import shlex
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from keyword import iskeyword
 from types import NoneType
@@ -19,7 +18,7 @@ from rooflight.spec.command_line import command_words, option_words, parse, verb
 from rooflight.spec.definition import FIELDS, StepFields, fields_for
 from rooflight.spec.fields import CallersOwn, Field, Verb, is_own
 from rooflight.spec.headers import POSITIONAL, batch_given, is_live, length_of, tf32_of
-from rooflight.spec.keywords import OPTIONS_OF, OWN_KEYWORDS, in_python, python_literal
+from rooflight.spec.keywords import OPTIONS_OF, OWN_KEYWORDS, python_literal
 
 BOTH_BATCHES = "--total-batch is that of all GPUs together, --batch that of each: leave one of them out"
 NOT_ACCUMULATED = "--accumulate with several GPUs is not modelled: leave one of them out"
@@ -73,7 +72,6 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
             field.name: field.read(value, several=verb == "predict" and field.name == "batch", own=True)
             for field, value in given.items()
         }
-        values = _without_ignored(values)
         if isinstance(model, str):
             return cls(model=model, **values).check()
         if is_program(model):
@@ -122,6 +120,12 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
                 raise BadInput(
                     "option-needs-another",
                     f"{field.option} goes with --step={field.step}: add it, or leave {field.option} out",
+                )
+        for name in ("seq", "input"):  # --seq alone is the length of the cache, too
+            if self.past is not None and getattr(self, name) is not None:
+                raise BadInput(
+                    "option-conflict",
+                    f"decode makes one token after --past={self.past}: leave {FIELDS[name].option} out",
                 )
         if self.foreach is not None and self.fused:
             raise BadInput("option-conflict", "choose one of --foreach and --fused: an optimizer is one or the other")
@@ -206,25 +210,6 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         if live is not None or self.has_own:
             return self.python_call(verb, inputs=live, **keywords)
         return self.command(verb, **{OPTIONS_OF.get(name, name): value for name, value in keywords.items()})
-
-
-_ONCE_IGNORED = ("past", "loss", "optimizer", "foreach", "accumulate")
-"""What Python took with any step, and left aside where it does not belong."""
-
-
-def _without_ignored(values: dict[str, Any]) -> dict[str, Any]:
-    heeded = dict(values)
-    for name in _ONCE_IGNORED:
-        field = FIELDS[name]
-        if name not in heeded or field.step in (None, values.get("step", "infer")):
-            continue
-        if field.is_given(heeded.pop(name)):
-            warnings.warn(
-                in_python(f"{field.option} goes with --step={field.step}: it is left aside here, and will be refused"),
-                DeprecationWarning,
-                stacklevel=4,
-            )
-    return heeded
 
 
 def execution(*, compile: bool, graphs: bool) -> Execution:

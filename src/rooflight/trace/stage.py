@@ -379,7 +379,7 @@ def _refuse_what_does_not_belong(workload: Workload, options: TraceOptions, choi
     if options.checkpoint and not training:
         raise BadInput("option-needs-another", "--checkpoint goes with --step=train")
     images = [tensor for tensor in _input_tensors((workload.args, workload.kwargs)) if tensor.dim() == 4]
-    if options.channels_last and not images:
+    if options.channels_last and (not images or workload.step == "decode"):  # caches have four dimensions, too
         raise BadInput(
             "option-not-applicable", f"--channels-last is for images: no input of {workload.name} has four dimensions"
         )

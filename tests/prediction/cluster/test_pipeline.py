@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rooflight
 from rooflight.errors import BadInput
 from rooflight.parallel.blocks import model_of
 from rooflight.parallel.fabric import Fabric
@@ -114,7 +115,18 @@ def test_layers_that_do_not_divide_are_cut_where_the_slowest_stage_is_shortest()
     ("batch", "stages", "count"), [(64, 4, 16), (8, 4, 8), (1, 4, 1), (100, 4, 20), (64, 1, 1), (17, 4, 17)]
 )
 def test_micro_batches_unless_asked(batch: int, stages: int, count: int) -> None:
-    assert micro_batches_for(batch, stages, None) == count
+    assert micro_batches_for(batch, stages, ParallelOptions()) == count
+
+
+def test_decoding_reads_the_weights_once_a_stage() -> None:
+    """32 sequences in 4 stages: 4 micro-batches of 8, where training takes 16 of 2."""
+    assert micro_batches_for(32, 4, ParallelOptions(micro_batches_a_stage=1)) == 4
+    small = {"n_layer": "4", "n_embd": "64", "n_head": "4"}
+    decoded, trained = (
+        rooflight.predict("gpt2", on="h200", gpus=4, parallel="pp", batch=32, overrides=small, tier="spec",
+                          advice=False, **kind)[0].many for kind in ({"step": "decode", "past": 8}, {"step": "train"})
+    )  # fmt: skip
+    assert (decoded.micro_batches, trained.micro_batches) == (4, 16)
 
 
 def test_the_choice_of_micro_batches_is_stated() -> None:

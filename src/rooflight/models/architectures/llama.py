@@ -177,9 +177,11 @@ class LlamaForCausalLM(DecoderWithHead):
         num_hidden_layers: int = 32,
         num_attention_heads: int = 32,
         num_key_value_heads: int = 8,
+        max_position_embeddings: int = 8192,
         rope_theta: float = 500000.0,
         rms_norm_eps: float = 1e-5,
     ) -> None:
+        """`max_position_embeddings`: what it was trained for; no table depends on it."""
         decoder = Decoder(
             lambda: LlamaMLP(hidden_size, intermediate_size),
             vocab_size=vocab_size,

@@ -91,9 +91,11 @@ class MixtralForCausalLM(DecoderWithHead):
         num_key_value_heads: int = 8,
         num_local_experts: int = 8,
         num_experts_per_tok: int = 2,
+        max_position_embeddings: int = 32768,
         rope_theta: float = 1000000.0,
         rms_norm_eps: float = 1e-5,
     ) -> None:
+        """`max_position_embeddings`: what it was trained for; no table depends on it."""
         if num_experts_per_tok > num_local_experts:
             raise ValueError(f"num_experts_per_tok={num_experts_per_tok} of num_local_experts={num_local_experts}")
         decoder = Decoder(

@@ -98,7 +98,7 @@ def predict(
     """
     options = options or ParallelOptions()
     _check(layout, options, batch)
-    count = pipeline.micro_batches_for(batch, layout.pipeline, options.micro_batches)
+    count = pipeline.micro_batches_for(batch, layout.pipeline, options)
     step = step_at(batch // count)
     model = model_of(step.ledger)
     tensor.check(model, layout.tensor)

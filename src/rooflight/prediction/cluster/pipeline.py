@@ -19,9 +19,6 @@ from rooflight.parallel.layout import Layout, ParallelOptions
 from rooflight.prediction.cluster.communication import Transfer, all_gather, point_to_point
 from rooflight.prediction.cluster.step import TimedStep
 
-MICRO_BATCHES_A_STAGE = 4
-"""GPipe (Huang et al. 2019) found the bubble negligible from 4 micro-batches a stage on."""
-
 
 @dataclass(frozen=True)
 class PipelineStage:
@@ -38,9 +35,9 @@ class PipelineStage:
         return self.forward_s + self.backward_s
 
 
-def micro_batches_for(batch: int, stages: int, asked: int | None) -> int:
-    """How many micro-batches a replica's batch is cut into; unless asked for, 4 a stage where the batch has as many."""
-    if asked is not None:
+def micro_batches_for(batch: int, stages: int, options: ParallelOptions) -> int:
+    """Return the number of micro-batches that a replica's batch is cut into."""
+    if (asked := options.micro_batches) is not None:
         if asked < 1 or batch % asked:
             raise BadInput(
                 "not-divisible",
@@ -49,7 +46,7 @@ def micro_batches_for(batch: int, stages: int, asked: int | None) -> int:
         return asked
     if stages == 1:
         return 1
-    least = min(MICRO_BATCHES_A_STAGE * stages, batch)
+    least = min(options.micro_batches_a_stage * stages, batch)
     return next(count for count in range(least, batch + 1) if batch % count == 0)
 
 
@@ -181,7 +178,7 @@ def words(
         if even
         else f"{min(counts)} to {max(counts)} layers each, cut where the slowest stage is shortest"
     )
-    why = "" if asked else f" ({MICRO_BATCHES_A_STAGE} a stage where the batch has as many: a choice)"
+    why = "" if asked else f" ({options.micro_batches_a_stage} a stage where the batch has as many: a choice)"
     lines = [
         f"{len(stages)} pipeline stages: {cut}",
         f"{micro_batches} micro-batches of {batch // micro_batches}{why}, one forward one backward (1F1B)",
