@@ -49,7 +49,7 @@ from rooflight.prediction.tiers import TIERS, Predictor, check_precision
 from rooflight.prediction.traces import StepRequest, Traces
 from rooflight.spec import FIELDS, PredictKeywords, StepSpec, is_program, takes_step, with_part_of
 from rooflight.step.changes import COMPILE_ASSUMES
-from rooflight.step.costed_step import Step, ledger_of
+from rooflight.step.costed_step import Step, moving_ledger_of
 from rooflight.trace import TraceOptions
 
 if TYPE_CHECKING:
@@ -394,7 +394,9 @@ def _with_roofline(row: Prediction, step: Step, source: TimeSource) -> Predictio
         f"predicted, {row.tier}", dict(enumerate(row.op_times_s)), gpu_busy_s=row.gpu_time_s, wall_s=row.time_s
     )
     ceilings = ceilings_of(source.device, source if isinstance(source, Predictor) else None)
-    return replace(row, roofline=roofline(ledger_of(step), source.device, times=times, ceilings=ceilings).to_dict())
+    return replace(
+        row, roofline=roofline(moving_ledger_of(step), source.device, times=times, ceilings=ceilings).to_dict()
+    )
 
 
 def _guesses(steps: Sequence[Step], tiers: set[str], predictors: Sequence[Predictor]) -> tuple[Note, ...]:

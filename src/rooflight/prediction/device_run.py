@@ -98,9 +98,8 @@ def _prediction(
     # An op of which nothing is known lies under neither roof.
     on_memory, has_roof = limits.memory_s > limits.compute_s, limits.roof_s > 0
     memory_s, roofed_s = (float(seconds[some].sum()) for some in (on_memory, has_roof))
-    flops, moved = (
-        float(values[kinds].sum()) for values in (demands.matrix + demands.other, demands.read + demands.written)
-    )
+    flops = float((demands.matrix + demands.other)[kinds].sum())
+    moved = float(((demands.read + demands.written)[kinds] * (step.moves if step.is_compiled else 1.0)).sum())
     throughput, tokens = rates(step, time_s)
     by_phase = np.bincount(step.phase_of, seconds, len(PHASES)).tolist()
     found = Prediction(

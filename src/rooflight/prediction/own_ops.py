@@ -7,7 +7,7 @@ nobody has a formula for move data.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,6 +67,8 @@ def least_of_ops(step: Step, device: Device) -> Limits:
     """For every op, the least seconds at the roofs: no more than one took on the device, if that is beyond them."""
     limits = limits_of(step, device)
     of_ops = Limits(*(values[step.kind_of] for values in (limits.compute_s, limits.memory_s, limits.matrix_s)))
+    if step.is_compiled:  # what stays in registers is no traffic
+        of_ops = replace(of_ops, memory_s=of_ops.memory_s * step.moves)
     own = carried_times(step, device)
     if own is not None and own.beyond.any():
         places = own.places[own.beyond]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rooflight.estimation.costs import cost_of, signature
 from rooflight.estimation.fused_optimizer import with_fused_optimizer
 from rooflight.hardware.roofs import demand_of
-from rooflight.ledger import COMPILED, GRAPHS, PASSES, Execution, Ledger, Op
+from rooflight.ledger import COMPILED, GRAPHS, PASSES, Cost, Execution, Ledger, Op
 from rooflight.ops.kernel_task import Task
 from rooflight.ops.op_tasks import is_guess, tasks_of
 from rooflight.step.cache_reuse import Array, Reuse, touches_of
@@ -306,6 +306,25 @@ class PreparedTrace:
 def own_step(ledger: Ledger) -> Step:
     """Of a ledger as it is, at its own batch."""
     return PreparedTrace(ledger, None).at(None)
+
+
+def moving_ledger_of(step: Step) -> Ledger:
+    """`ledger_of`, with the bytes that a compiler's kernels move: what stays in registers is none."""
+    ledger = ledger_of(step)
+    if not step.is_compiled:
+        return ledger
+    ops = [
+        op if part == 1 or (cost := op.cost) is None else replace(op, cost=_moving(cost, part))
+        for op, part in zip(ledger.ops, step.moves.tolist(), strict=True)
+    ]
+    return replace(ledger, ops=tuple(ops))
+
+
+def _moving(cost: Cost, part: float) -> Cost:
+    read, written = (
+        None if nbytes is None else round(part * nbytes) for nbytes in (cost.bytes_read, cost.bytes_written)
+    )
+    return replace(cost, bytes_read=read, bytes_written=written)
 
 
 def ledger_of(step: Step) -> Ledger:
