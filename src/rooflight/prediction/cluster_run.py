@@ -22,7 +22,7 @@ from rooflight.parallel.blocks import model_of
 from rooflight.parallel.fabric import Fabric, fabric_of
 from rooflight.parallel.layout import Layout, ParallelOptions, parse
 from rooflight.prediction.cluster import pipeline, tensor
-from rooflight.prediction.cluster.combined import ParallelStep
+from rooflight.prediction.cluster.combined import HOST_SHARE, ParallelStep
 from rooflight.prediction.cluster.combined import predict as predict_parallel
 from rooflight.prediction.cluster.scaling import Kind, ScalingCurve, curve
 from rooflight.prediction.cluster.step import Retime, TimedStep
@@ -37,8 +37,6 @@ _SIZES = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)
 """GPUs of the runs in a curve."""
 _COMMUNICATION_DEVIATION = 0.25
 """Of exposed communication (one standard deviation): what is known of a cluster is its data sheet."""
-_HOST_SHARE = 0.2
-"""Of the computing time: from here on it is worth a line that the GPU waits for its host, as on one GPU."""
 _ABOVE_ONE = 1.0005
 """An efficiency that is written as more than 100.0%."""
 
@@ -386,7 +384,7 @@ def _of_rank(alone: Prediction, run: ParallelStep, many: ClusterPrediction) -> P
 
 def _host_note(run: ParallelStep) -> tuple[Note, ...]:
     """Where small pieces keep a GPU waiting for its host, no link is to blame."""
-    if run.host_wait_s <= _HOST_SHARE * run.compute_s:
+    if run.host_wait_s <= HOST_SHARE * run.compute_s:
         return ()
     pieces, larger = "", "a larger batch"
     if run.micro_batches > 1:

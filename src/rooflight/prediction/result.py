@@ -140,6 +140,8 @@ class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Throughput over that of the first point."""
     efficiency: float
     """`speedup` by how many times more GPUs there are."""
+    gpu_bound_efficiency: float | None = None
+    """The same with hosts that need no time, waiting for which hides communication; `None`: hosts are no limit."""
     paleo_speedup: dict[str, float]
     """By PALEO's own models of communication, with the same computation."""
     fit: Fit | None = None

@@ -15,6 +15,7 @@ from rooflight.parallel.fabric import fabric_of
 from rooflight.parallel.layout import MODES
 from rooflight.prediction.result import ClusterPrediction, Prediction
 from rooflight.reporting.sections.predict_document import _verdict
+from rooflight.reporting.sections.predict_tables import scaling_table
 from tests.fixtures.notes import note_texts
 
 SMALL = {"n_layer": "4", "n_embd": "256", "n_head": "4", "n_positions": "8192"}
@@ -249,3 +250,17 @@ def test_no_efficiency_against_a_gpu_that_cannot_hold_the_step() -> None:
     assert found[0].many.efficiency is None
     assert _verdict(found[0], found.header).endswith("no efficiency, as one GPU cannot hold this step")
     assert many(seq=2048, gpus=4, parallel="tp").efficiency is not None
+
+
+# --- a host that hides communication ---
+
+
+def test_a_curve_says_what_waiting_for_the_host_hides() -> None:
+    """A small batch waits for its host while gradients travel: 100%, and less for the kernels alone."""
+    found = many(gpus=4)
+    last = found.weak[-1]
+    assert last.gpu_bound_efficiency is not None
+    assert last.gpu_bound_efficiency < 0.9 < last.efficiency
+    title = scaling_table("weak", found.weak).title
+    assert title is not None and f"GPU-bound, 4,096 GPUs are at {last.gpu_bound_efficiency:.1%}" in title
+    assert many(gpus=4, graphs=True).weak[-1].gpu_bound_efficiency is None

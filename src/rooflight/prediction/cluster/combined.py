@@ -40,6 +40,8 @@ class ParallelStep:
     bubble_s: float
     host_wait_s: float
     """The part of `compute_s` that a host which needs no time would save."""
+    gpu_bound_s: float
+    """The step with such a host, of which waiting hides no communication; where it waits for long."""
     kernel_s: dict[Phase, float]
     """In which this GPU's kernels run, over all its micro-batches; of a pipeline, the slowest stage's."""
     host_s: float
@@ -75,6 +77,13 @@ class ParallelStep:
     def throughput(self) -> float:
         """Samples a second, all GPUs together."""
         return self.global_batch / self.time_s
+
+    def gpu_bound_efficiency(self, first: ParallelStep) -> float | None:
+        """Efficiency against a smaller run, if neither waits for its host; `None`: this one does not."""
+        if self.gpu_bound_s == self.time_s:
+            return None
+        rates = [step.global_batch / step.gpu_bound_s / step.layout.gpus for step in (self, first)]
+        return rates[0] / rates[1]
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -113,6 +122,7 @@ def predict(
     compute_s, bubble_s = _computing(work, fabric)
     unhosted = replace(work, step=replace(work.step, host_s=[0.0] * len(work.step.host_s)))
     host_wait_s = max(compute_s - _computing(unhosted, fabric)[0], 0.0) if any(work.step.host_s) else 0.0
+    gpu_bound_s = _run(unhosted, fabric).time_s if host_wait_s > HOST_SHARE * compute_s else outcome.time_s
     again = {index for ops in repeated.values() for index in ops}
     rows = (*tensor.exchanges(divided, work.stage_ops, again=again, times=count), *outcome.exchanges)
     states, tokens = states_of(step.ledger), summary.tokens(step.ledger)
@@ -135,6 +145,7 @@ def predict(
         compute_s,
         bubble_s,
         host_wait_s,
+        gpu_bound_s,
         *_kernels_and_host(work),
         rows,
         states.parameters,
@@ -166,6 +177,8 @@ def _check(layout: Layout, options: ParallelOptions, batch: int) -> None:
 
 
 _ROUNDING = 1e-12
+HOST_SHARE = 0.2
+"""Of the computing time: from here on it is worth a line that the GPU waits for its host, as on one GPU."""
 _APART = "a step begins when the last one is over in all stages: the host has no head start, as it has without them"
 _RECOMPUTE_WORDS: dict[Recompute, tuple[str, ...]] = {
     "none": (),

@@ -124,6 +124,7 @@ def _point(step: ParallelStep, first: ParallelStep, paleo_speedup: dict[str, flo
         exposed_s=step.exposed_s,
         speedup=speedup,
         efficiency=speedup / (step.layout.gpus / first.layout.gpus),
+        gpu_bound_efficiency=step.gpu_bound_efficiency(first),
         paleo_speedup=paleo_speedup,
     )
 

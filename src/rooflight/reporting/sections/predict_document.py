@@ -12,6 +12,7 @@ from rooflight.formatting import peak_tera, seconds
 from rooflight.hardware.device import Device, Figure
 from rooflight.ledger import Header
 from rooflight.metrics import ONCE_IT_FITS, WORTH, busy_share, fit_text, percent_text
+from rooflight.prediction.cluster.combined import HOST_SHARE
 from rooflight.prediction.resolve_devices import DOES_NOT_FIT
 from rooflight.prediction.result import ClusterPrediction, Prediction, Predictions, SizeLimit
 from rooflight.reporting.document import Document, table_sections
@@ -315,6 +316,8 @@ def _verdict(prediction: Prediction, header: Header) -> str:
     roof = f"{percent_text(prediction.percent_of_roof)} of the attainable roof"
     if prediction.many is not None:
         computing = f"{seconds(prediction.many.compute_s)} of it computing"
+        if prediction.many.host_wait_s > HOST_SHARE * prediction.many.compute_s:
+            computing += f", of which {seconds(prediction.many.host_wait_s)} waiting for the host"
         if prediction.many.efficiency is None:
             return f"{computing}; no efficiency, as one GPU cannot hold this step"
         efficiency = formatting.percent(prediction.many.efficiency)

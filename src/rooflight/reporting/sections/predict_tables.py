@@ -91,7 +91,13 @@ def scaling_table(kind: str, points: Sequence[ScalingPoint]) -> Table:
         (Column("butterfly", quotient, optional=6), lambda point: point.paleo_speedup.get("butterfly")),
         (Column("one-to-all", quotient, optional=5), lambda point: point.paleo_speedup.get("one-to-all")),
     ]
-    return table_of(columns, points, title=_SCALING[kind])
+    title, last = _SCALING[kind], points[-1] if points else None
+    if last is not None and last.gpu_bound_efficiency is not None:
+        title += (
+            f"; waiting for the host hides communication: GPU-bound, {last.gpus:,} GPUs are at "
+            f"{formatting.percent(last.gpu_bound_efficiency)}"
+        )
+    return table_of(columns, points, title=title)
 
 
 def many_tables(prediction: Prediction, many: ClusterPrediction, of: str) -> tuple[Table, ...]:
