@@ -27,13 +27,13 @@ from rooflight.memory.sharding.stages import in_flight
 from rooflight.memory.sharding.tensor import parameter_of
 from rooflight.memory.storage_lifetimes import lifetimes_of
 from rooflight.parallel.layout import MODES, DataMode, Layout, ParallelOptions
-from rooflight.parallel.state_memory import mixed_precision_adam, per_gpu, states_of
+from rooflight.parallel.state_memory import per_gpu, states_of
 from rooflight.prediction.resolve_devices import device_of
 from rooflight.prediction.result import Prediction
 from rooflight.spec import PredictKeywords
 from rooflight.step.costed_step import PreparedTrace
 from tests.fixtures.notes import note_texts
-from tests.fixtures.parallel_steps import TinyGPT, chain, tiny_ledger, tiny_step
+from tests.fixtures.parallel_steps import TinyGPT, chain, mixed_precision_adam, tiny_ledger, tiny_step
 from tests.fixtures.paths import ROOT
 
 SMALL = {"n_layer": "4", "n_embd": "256", "n_head": "8", "n_positions": "1024"}

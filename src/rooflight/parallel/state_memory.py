@@ -44,11 +44,6 @@ def states_of(ledger: Ledger) -> ModelStates:
     return ModelStates(summary.params(ledger), sizes.param_bytes, sizes.gradient_bytes, sizes.optimizer_state_bytes)
 
 
-def mixed_precision_adam(parameters: int) -> ModelStates:
-    """16 bytes a parameter: weight and gradient in 16 bits; fp32 copy, mean and variance."""
-    return ModelStates(parameters, 2 * parameters, 2 * parameters, 12 * parameters)
-
-
 ZERO_STAGE: dict[DataMode, int] = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 
 

@@ -17,7 +17,7 @@ from rooflight.errors import BadInput
 from rooflight.parallel.fabric import Fabric, RankGroup
 from rooflight.parallel.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, Bucket, Gradient, buckets, gradients_of
 from rooflight.parallel.layout import DataMode, Layout, ParallelOptions
-from rooflight.parallel.state_memory import ModelStates, mixed_precision_adam, per_gpu, states_of
+from rooflight.parallel.state_memory import ModelStates, per_gpu, states_of
 from rooflight.prediction.cluster.combined import ParallelStep, predict
 from rooflight.prediction.cluster.data_parallel import _updated_bytes, ddp
 from rooflight.prediction.cluster.step import TimedStep
@@ -28,6 +28,7 @@ from tests.fixtures.parallel_steps import (
     chain,
     chain_step,
     device,
+    mixed_precision_adam,
     op_seconds,
     plain_fabric,
     tiny_ledger,
