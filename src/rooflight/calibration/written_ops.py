@@ -10,9 +10,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from rooflight.errors import suggest
-from rooflight.ledger import DTYPE_BYTES
 from rooflight.ops.convolution import Geometry, convolution_numbers
-from rooflight.ops.kernel_task import FAMILIES, Task, attention_task, convolves, copy_task, precision_of, side_of
+from rooflight.ops.kernel_task import (
+    FAMILIES,
+    Task,
+    attention_task,
+    convolves,
+    copy_task,
+    itemsize,
+    precision_of,
+    side_of,
+)
 
 Shape = tuple[int, ...]
 _DEFAULTS = {
@@ -77,10 +85,6 @@ def _precision(family: str, dtype: str) -> str:
     if convolves(family) or family.startswith(("gemm", "attention-", "recurrent-")):
         return dtype
     return precision_of("fp32" if dtype == "tf32" else dtype)
-
-
-def _itemsize(dtype: str) -> int:
-    return 4 if dtype == "tf32" else DTYPE_BYTES[dtype]
 
 
 def _of_family(row: WrittenOp) -> Task:
@@ -159,7 +163,7 @@ def _elementwise(family: str, inputs: int) -> Callable[[WrittenOp], Task]:
     """So many tensors read and one written, all of one shape; of two that are given, one may be broadcast."""
 
     def made(row: WrittenOp) -> Task:
-        size, precision = _itemsize(row.dtype), _precision(family, row.dtype)
+        size, precision = itemsize(row.dtype), _precision(family, row.dtype)
         if len(row.shapes) == 2 and inputs == 2:
             elements, read = _broadcast(*row.shapes), sum(map(math.prod, row.shapes))
             # One value beside a tensor is no tensor to read, as torch's own ops tell.
@@ -193,7 +197,7 @@ def _attention(row: WrittenOp) -> Task:
     keys = row.numbers.get("length_kv", length if length is not None else queries)
     heads = row["heads"]
     kernel = "efficient"
-    if _itemsize(row.dtype) == 2 and (row.capability or 90) >= 80:
+    if itemsize(row.dtype) == 2 and (row.capability or 90) >= 80:
         kernel = "cudnn" if (row.capability or 90) >= 90 else "flash"
     sizes = (row["batch"], heads, row.numbers.get("heads_kv", heads), queries, keys, row["head_dim"])
     dtype = "fp32" if row.dtype == "tf32" else row.dtype

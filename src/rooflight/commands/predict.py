@@ -84,8 +84,8 @@ def command(**options: Any) -> None:
     `recorded:h200/NAME`, whose step is predicted as it was. Several batches and devices are separated by commas. Every
     time has a 90% interval and a tier: calibrated (micro-benchmarks of the device itself), published (as transferred,
     corrected by single ops that others timed on it), transferred (micro-benchmarks of another device, scaled), or spec
-    (the data sheet). With a calibration that `rooflight calibrate --from` made the tier is partial, which needs no
-    asking for.
+    (the data sheet). A calibration of `rooflight calibrate --from` makes it partial, products in fp8, int8 or fp64 make
+    it guessed.
     """
     _check_one_model(options["model"], options["devices"])
     ledger = _ledger(options["model"])

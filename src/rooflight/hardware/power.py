@@ -9,9 +9,11 @@ from __future__ import annotations
 from rooflight.hardware.device import Device
 
 _FULL_CLOCK_HZ = 1.98e9
-_JOULES_PER_FLOP = {"fp32": 9.97e-12, "fp64": 19.9e-12, "tf32": 1.88e-12, "bf16": 0.99e-12, "fp16": 0.99e-12}
+_JOULES_PER_FLOP = {"fp32": 9.97e-12, "fp64": 19.9e-12, "tf32": 1.88e-12, "bf16": 0.99e-12, "fp16": 0.99e-12,
+                    "fp8": 0.5e-12, "int8": 0.5e-12}  # fmt: skip
 """Of the H200 at its highest clock, above idle: measured over sustained products of random numbers
-(benchmarks/h200/results/power.json), put to that clock by `_VOLTAGE`; fp64 as twice fp32."""
+(benchmarks/h200/results/power.json), put to that clock by `_VOLTAGE`; fp64 as twice fp32, 8 bits as
+half of 16."""
 _VOLTAGE = 0.5
 """Energy of a FLOP goes with this power of the clock: 0 would be a voltage that stays, 2 one that follows it."""
 _IDLE = 0.2

@@ -161,21 +161,17 @@ def _roof(figure: Figure, precision: str, unit: Unit) -> Roof:
     return Roof(precision, unit, figure.value, figure.source)
 
 
-def plain(precision: str) -> str:
-    """`fp8` for both of its kinds: peaks do not tell them apart."""
-    return "fp8" if precision.startswith("fp8") else precision
-
-
 def _matrix_unit(device: Device, precision: str) -> tuple[Unit, str]:
     """Which unit does matrix work of that precision, and as what: a device without TF32 does it in fp32."""
-    name = plain(precision)
-    for candidate in (name, "fp32") if name == "tf32" else (name,):
+    for candidate in (precision, "fp32") if precision == "tf32" else (precision,):
         if candidate in device.tensor_flops_per_s:
             return "tensor", candidate
         if candidate in device.core_flops_per_s:
             return "core", candidate
     has = sorted({*device.tensor_flops_per_s, *device.core_flops_per_s})
-    raise BadInput("no-matrix-units", f"{device.title} has no units for {name} matrix work: it has {', '.join(has)}")
+    raise BadInput(
+        "no-matrix-units", f"{device.title} has no units for {precision} matrix work: it has {', '.join(has)}"
+    )
 
 
 def ridge(roof: Roof, slope: Slope) -> float:

@@ -167,6 +167,11 @@ def precision_of(dtype: str) -> str:
     return "bf16" if DTYPE_BYTES[dtype] <= 2 else "fp32"
 
 
+def itemsize(precision: str) -> int:
+    """Return the bytes of one number in memory."""
+    return 4 if precision == "tf32" else DTYPE_BYTES.get(precision, 1)
+
+
 def plain_task(elements: int, bytes_read: int, bytes_written: int, dtype: str) -> Task:
     return Task("plain", precision_of(dtype), (max(1, elements), bytes_read, bytes_written))
 

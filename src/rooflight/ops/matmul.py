@@ -8,7 +8,7 @@ from rooflight.ledger import Op, Tensor
 from rooflight.metrics import distinct_experts
 from rooflight.ops.kernel_task import Task, precision_of, reduce_task
 from rooflight.ops.matrix_product import MatrixProduct
-from rooflight.ops.registry import Work, formula, products, task
+from rooflight.ops.registry import Work, aten, formula, products, task
 from rooflight.ops.rounding import ceil_div
 
 
@@ -120,7 +120,7 @@ def _transposed(matrix: Tensor) -> int:
     return int(matrix.strides is not None and matrix.strides[-2] == 1 and matrix.shape[-1] > 1)
 
 
-@task("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation")
+@task(*aten("mm addmm bmm baddbmm _addmm_activation _int_mm _scaled_mm"))
 def matmul_tasks(op: Op) -> list[Task]:
     a, b = _factors(op)
     batch = a.shape[0] if len(a.shape) == 3 else 1

@@ -404,7 +404,7 @@ def _guesses(steps: Sequence[Step], tiers: set[str], predictors: Sequence[Predic
 
     def is_unlike(op: Op) -> bool:
         """Also of a calibration of before such works were timed."""
-        return is_guess(op) or any(not by.model.has(task.family) for task in tasks_of(op) for by in predictors)
+        return is_guess(op) or any(not by.knows(task) for task in tasks_of(op) for by in predictors)
 
     doubts: list[tuple[Callable[[Op], bool], str, str]] = []
     if tiers != {"spec"}:

@@ -76,7 +76,7 @@ class DeviceRun:
             self.predictor.device,
             self.times.seconds,
             wall_s,
-            tier=self.predictor.tier,
+            tier=self.predictor.tier_of(self.step),
             source=self.predictor.source,
             time_interval_s=self._wall_interval(gpu_interval, floor_s),
             gpu_time_s=gpu_s,

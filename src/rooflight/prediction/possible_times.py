@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rooflight.hardware.device import Device
-from rooflight.ops.kernel_task import Task, convolves
-from rooflight.prediction.calibrated.baseline import columns, convolution_bytes, itemsize, matrix_flops, task_bytes
+from rooflight.ops.kernel_task import Task, convolves, itemsize
+from rooflight.prediction.calibrated.baseline import columns, convolution_bytes, matrix_flops, task_bytes
 
 ALLOWANCE = 0.9
 """Of the least time: clocks and memories of single boards run some per cent above the data sheet."""

@@ -246,7 +246,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     """Its name in the database, or that of its file."""
     tier: str
-    """`calibrated`, `partial`, `published`, `transferred` or `spec`."""
+    """`calibrated`, `partial`, `published`, `transferred`, `guessed` or `spec`."""
     source: str
     """Which calibration, or which constant."""
     checked: Checked | None = None

@@ -3,8 +3,9 @@
 `calibrated`: tasks are looked up among this device's own micro-benchmarks. `partial`: transferred, and corrected by the
 works of somebody's own that were timed on it. `published`: transferred, and corrected by
 single ops that others timed on this device and published. `transferred`: looked up among another device's
-micro-benchmarks and carried over (`prediction/transfer.py`). `spec`: PALEO, read + compute + write over the peaks and
-one constant.
+micro-benchmarks and carried over (`prediction/transfer.py`). `guessed`: a step with matrix work in a precision that
+has no points: the efficiency of another one at the peak of this one. `spec`: PALEO, read + compute + write over the
+peaks and one constant.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find, known, recognise_name
 from rooflight.ledger import Value
 from rooflight.ops.kernel_task import Task, rows_of
-from rooflight.prediction.calibrated.baseline import Speed, least_seconds
+from rooflight.prediction.calibrated.baseline import Speed, is_matrix_work, least_seconds
 from rooflight.prediction.calibrated.corrections import Corrections, PointsOf
 from rooflight.prediction.calibrated.features import group
 from rooflight.prediction.calibrated.model import CalibratedModel, TaskTimes
@@ -47,7 +48,7 @@ from rooflight.step.cache_reuse import USABLE, Array
 from rooflight.step.changes import has_convolutions, in_channels_last, is_channels_last, padded, uneven_sizes
 from rooflight.step.costed_step import Step
 
-Tier = Literal["calibrated", "partial", "published", "transferred", "spec"]
+Tier = Literal["calibrated", "partial", "published", "transferred", "guessed", "spec"]
 TIERS: tuple[Tier, ...] = ("calibrated", "published", "transferred", "spec")
 
 ORIGIN = "h200"
@@ -93,7 +94,7 @@ class OpTimes:
 
 def speed_of(device: Device) -> Speed:
     """What the baseline must know of a device; the same for the device and for one that is carried over to."""
-    precisions = ("fp32", "tf32", "bf16", "fp16", "fp64")
+    precisions = ("fp32", "tf32", "bf16", "fp16", "fp64", "fp8", "int8")
     bandwidth = device.bandwidth_bytes_per_s.value
     return Speed(
         units=device.sms.value,
@@ -169,7 +170,7 @@ class Predictor:
         of = step.kind_of
         floor_s = floor_seconds(step, self.device)
         seconds: Array = np.maximum(warm[of] + shares * (cold - warm)[of], floor_s)
-        repeats, guessed = np.bincount(of, minlength=count)[step.task_kind], step.guessed
+        repeats, guessed = np.bincount(of, minlength=count)[step.task_kind], self.guessed(step)
         each = times.warm_s * repeats
         if (own := carried_times(step, self.device)) is not None:
             before = np.bincount(of, seconds, count)
@@ -177,10 +178,10 @@ class Predictor:
             floor_s[own.places] = np.minimum(floor_s[own.places], own.seconds)
             after = np.bincount(of, seconds, count)
             each *= np.divide(after, before, out=np.ones(count), where=before > 0)[step.task_kind]
-            guessed = guessed.copy()
             guessed[of[own.places]] = not own.same_device
-        apart = float(np.sqrt(((each * times.deviation) ** 2).sum()))
-        near = (times.distance <= _NEAR) & ~guessed[step.task_kind]
+        looked_up = ~guessed[step.task_kind]  # what is a guess is one of its whole family
+        apart = float(np.linalg.norm((each * times.deviation)[looked_up]))
+        near = (times.distance <= _NEAR) & looked_up
         inside = float(each[near].sum() / each.sum()) if each.sum() else 1.0
         total = float(seconds.sum())
         shared = total * math.hypot(SHARED, self._elsewhere, self._family_deviation(step, each, guessed))
@@ -223,6 +224,25 @@ class Predictor:
             return deviation
         deviation *= _CORRECTED if self.corrections.knows(task) else 1.0
         return math.hypot(deviation, self.corrections.left_open(task))
+
+    def guessed(self, step: Step) -> npt.NDArray[np.bool_]:
+        """Return for every kind of op whether nothing like it was timed."""
+        unknown = self._unknown(step)
+        untimed = np.array([task[:2] in unknown for task in step.tasks], dtype=np.bool_)
+        of_kinds: npt.NDArray[np.bool_] = np.bincount(step.task_kind[untimed], minlength=len(step.kinds)) > 0
+        return of_kinds | step.guessed
+
+    def tier_of(self, step: Step) -> Tier:
+        """Return the tier of the step's time: matrix work without points is never called calibrated."""
+        return "guessed" if any(is_matrix_work(family) for family, _ in self._unknown(step)) else self.tier
+
+    def _unknown(self, step: Step) -> set[tuple[str, str]]:
+        return {pair for pair in {task[:2] for task in step.tasks} if not self.knows(Task(*pair, ()))}
+
+    def knows(self, task: Task) -> bool:
+        """Return whether works of its family and precision were timed, on this device or on the calibrated one."""
+        here = retargeted(task, self.device)
+        return self.model.has(*here[:2]) or (self.corrections is not None and self.corrections.knows(here))
 
     def task_seconds(self, tasks: Sequence[Task]) -> Array:
         """Of tasks that belong to no step, their inputs in memory."""

@@ -235,7 +235,7 @@ class StudyFact(msgspec.Struct, frozen=True):
 FACTS: dict[str, StudyFact] = {
     "bound": StudyFact({"measured": "bound.measured", "predicted": "bound.predicted"}, ("compute", "memory", "host")),
     "device": StudyFact({"measured": "device", "predicted": "device.predicted"}),
-    "tier": StudyFact({"predicted": "tier"}, ("calibrated", "partial", "published", "transferred", "spec")),
+    "tier": StudyFact({"predicted": "tier"}, ("calibrated", "partial", "published", "transferred", "guessed", "spec")),
     "fits": StudyFact({"predicted": "fits"}, tuple(FIT_WORDS.values())),
     "torch": StudyFact({"measured": "torch"}),
 }

@@ -18,18 +18,15 @@ _CONVOLUTIONS = {
     "aten::_cudnn_rnn",
     "aten::_cudnn_rnn_backward",
 }
-_ATTENTION = (
-    "aten::_scaled_dot_product_",
-    "aten::_flash_attention_",
-    "aten::_efficient_attention_",
-    "aten::_cudnn_attention_",
-)
+_OF_FIRST = ("aten::_scaled_", "aten::_flash_attention_", "aten::_efficient_attention_", "aten::_cudnn_attention_")
+"""Fused attention and scaled products compute in the type of their first input; scales and kept sums are wider."""
 _MATMULS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::linear",
             "aten::_addmm_activation", "aten::_grouped_mm", "aten::_native_multi_head_attention",
             "aten::_transformer_encoder_layer_fwd"}  # fmt: skip
 
 _OF_COMPLEX = {"complex64": "fp32", "complex128": "fp64"}
 """The units that compute with them."""
+_FP8 = ("fp8_e4m3", "fp8_e5m2")
 
 
 def math_modes(target: Target) -> MathModes:
@@ -60,12 +57,12 @@ def tf32_switched(on: bool | None) -> Iterator[None]:
 
 
 def effective_precision(packet: str, tensors: Sequence[Tensor], modes: MathModes) -> str:
-    """The widest floating type among the tensors, or TF32 where a switch lets fp32 matrix work run as such.
+    """Return the widest floating type among the tensors, or TF32 where a switch lets fp32 matrix work run as such.
 
-    Fused attention computes in its inputs' type; the sums of rows that it keeps for backward are always fp32.
+    Both types of 8 bits are `fp8`: units and peaks do not tell them apart.
     """
     precision: Dtype | None = None
-    if packet.startswith(_ATTENTION):
+    if packet.startswith(_OF_FIRST):
         tensors = tensors[:1]
     for tensor in tensors:
         if tensor.dtype in FLOATS and (not precision or tensor.itemsize > DTYPE_BYTES[precision]):
@@ -75,4 +72,4 @@ def effective_precision(packet: str, tensors: Sequence[Tensor], modes: MathModes
     ):
         return "tf32"
     first = tensors[0].dtype if tensors else ""
-    return precision or _OF_COMPLEX.get(first, first)
+    return "fp8" if precision in _FP8 else precision or _OF_COMPLEX.get(first, first)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.ops.kernel_task import FAMILIES, OUTPUT, convolves, with_output
+from rooflight.ops.kernel_task import FAMILIES, OUTPUT, convolves, itemsize, with_output
 from rooflight.step.cache_reuse import Array
 
 LAUNCH_S = 1.5e-6
@@ -46,10 +46,6 @@ class Speed:
 
     def peak(self, precision: str) -> float:
         return self.peaks.get(precision) or self.peaks["fp32"]
-
-
-def itemsize(precision: str) -> int:
-    return {"fp64": 8, "fp32": 4, "tf32": 4}.get(precision, 2)
 
 
 def columns(family: str, numbers: Array) -> dict[str, Array]:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from rooflight.ops.kernel_task import FAMILIES, convolves
-from rooflight.prediction.calibrated.baseline import columns, convolution_product, itemsize
+from rooflight.ops.kernel_task import FAMILIES, convolves, itemsize
+from rooflight.prediction.calibrated.baseline import columns, convolution_product
 from rooflight.step.cache_reuse import Array
 
 # How much each coordinate of a task counts, by group of families; 1 where nothing is said. Chosen by what kernels are

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rooflight.hardware.calibration import Calibration
-from rooflight.ops.kernel_task import FAMILIES, Task, decode_rows, rows_of, table_of
+from rooflight.ops.kernel_task import FAMILIES, Task, decode_rows, itemsize, rows_of, table_of
 from rooflight.prediction.calibrated.baseline import (
     LAUNCH_S,
     Speed,
     baseline_seconds,
-    itemsize,
+    is_matrix_work,
     least_seconds,
     usual_kernels,
 )
@@ -25,7 +25,7 @@ from rooflight.prediction.calibrated.ways import Ways
 from rooflight.step.cache_reuse import Array
 
 _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
-"""Whose efficiency is taken where a precision was not calibrated."""
+"""The precision that gives its efficiency to one without points; of all others, such as fp8, it is bf16."""
 _FAMILY_FALLBACKS = {"flash": ("cudnn", "efficient"), "cudnn": ("flash", "efficient"), "efficient": ("flash", "cudnn")}
 _UNLIKE = {
     "reduce-norm": "reduce", "reduce-index": "reduce", "scan": "reduce",
@@ -92,10 +92,11 @@ class CalibratedModel:
         times = (row[-3] / max(row[-1], 1) for rows in self._rows_of.values() for row in rows)
         return min(times, default=1e9 * LAUNCH_S) * 1e-9
 
-    def has(self, family: str) -> bool:
-        """Was work of this family timed, or what does the same by other kernels?"""
+    def has(self, family: str, precision: str) -> bool:
+        """Return whether such work was timed, by these kernels or others; matrix work counts in its own width only."""
         alike = [kind for kind in _similar(family) if kind == family or family not in _UNLIKE]
-        return any(kind in alike for kind, _ in self._rows_of)
+        size = itemsize(precision) if is_matrix_work(family) else None
+        return any(kind in alike and size in (None, itemsize(width)) for kind, width in self._rows_of)
 
     def times(self, tasks: Sequence[Task]) -> TaskTimes:
         """Each is looked up once, however often it is asked for."""
@@ -119,7 +120,7 @@ class CalibratedModel:
 
     def _rows(self, family: str, precision: str) -> tuple[str, str, Array]:
         for kind in _similar(family):
-            for width in (precision, _FALLBACKS.get(precision, "fp32"), "fp32", "bf16"):
+            for width in (precision, _FALLBACKS.get(precision, "bf16"), "fp32", "bf16"):
                 if (rows := self._rows_of.get((kind, width))) is not None:
                     return kind, width, _as_table(rows)
         return family, precision, np.empty((0, len(FAMILIES[family]) + 3))

@@ -95,6 +95,8 @@ _TIERS = {
     "published",
     "transferred": "transferred: as calibrated, but with micro-benchmarks of another device; what its roofs explain of "
     "a time is scaled by sustained FLOP/s and bandwidth, the rest by multiprocessors and clock",
+    "guessed": "guessed: matrix work in a precision without micro-benchmarks, at the efficiency of another one and the "
+    "peak of its own",
     "spec": "spec: read + compute + write of every op over the data sheet's figures and one constant (PALEO); no "
     "kernels, no host",
 }
