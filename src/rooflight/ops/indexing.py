@@ -9,11 +9,10 @@ from __future__ import annotations
 from math import prod
 
 from rooflight.ledger import Op, Tensor
-from rooflight.ops.copies import into_zeros_tasks
-from rooflight.ops.kernel_task import Task, precision_of
+from rooflight.ops.kernel_task import Task, copy_task, precision_of
 from rooflight.ops.pointwise import constant_is_one, elements
 from rooflight.ops.radix_sort import bits_of, radix_sort_bytes
-from rooflight.ops.registry import Work, aten, formula, task, workspace
+from rooflight.ops.registry import FORMULAS, Work, aten, formula, task, workspace
 from rooflight.ops.tensor_layout import contiguous_copies
 from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases, beside_results
 
@@ -74,6 +73,13 @@ def gather(op: Op) -> Work:
     index = op.tensors("indices") if op.packet.endswith("index") else [op.tensor("index")]
     where = {"n": elements(op), "s": source.numel, "e": source.itemsize, "I": sum(each.nbytes for each in index)}
     return Work(reads="min(n, s) * e + I", where=where, note="I: bytes of the index")
+
+
+_WHOLE_ROWS = aten(
+    "index_add index_add_ index_reduce index_reduce_ index_copy index_copy_ index_fill index_fill_"
+    " index_put index_put_ _index_put_impl_ _unsafe_index_put"
+)
+_ELEMENTS = aten("scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ put put_")
 
 
 # A scatter: `n` elements written, each from a source or from one value; `count` operations for each where it combines
@@ -169,9 +175,6 @@ def masked_select(op: Op) -> Work:
 
 # --- kernel tasks
 
-task("aten::index_fill")(into_zeros_tasks)
-
-
 _GATHERED = {"aten::index": "index", "aten::gather": "gather", "aten::take": "gather"}
 
 
@@ -183,29 +186,33 @@ def gather_tasks(op: Op) -> list[Task]:
     return [Task(family, precision_of(out.dtype), _rows(out.numel, _slice(op, source)))]
 
 
-_SCATTERED = {
-    **dict.fromkeys(aten("embedding_dense_backward index_select_backward"), "embedding-backward"),
-    **dict.fromkeys(aten("_index_put_impl_ index_put_ index_put"), "index-put"),
-    **dict.fromkeys(aten("index_add index_add_"), "index-add"),
-    **dict.fromkeys(aten("scatter_add scatter_add_"), "scatter-add"),
-}
-"""Sorted first, so that a thread adds up a row by itself (`embedding-backward`, `index-put`), or by atomic additions in
-any order."""
+@task("aten::embedding_dense_backward", "aten::index_select_backward")
+def embedding_backward_tasks(op: Op) -> list[Task]:
+    """Sorted first, so that a thread adds up a row by itself; all other rows are zeros."""
+    out = op.outputs[0]
+    columns = _slice(op, out)
+    rows = _rows(op.tensor("grad_output" if op.has("grad_output") else "grad").numel, columns)
+    return [Task("embedding-backward", precision_of(out.dtype), (*rows, max(1, out.numel // columns)))]
 
 
-@task(*_SCATTERED)
+@task(*_WHOLE_ROWS, *_ELEMENTS)
 def scatter_tasks(op: Op) -> list[Task]:
-    family = _SCATTERED[op.packet]
-    into = op.outputs[0] if op.outputs else op.tensor("self")
+    """The elements that the formula counts, after a copy of the destination where the op is not in place: those that
+    are only written take as long as reading them so, those that are combined have families of their own."""
+    into, work = op.tensor("self"), FORMULAS[op.packet](op)
     columns, precision = _slice(op, into), precision_of(into.dtype)
-    if family == "index-put":
-        numbers = _rows(_indexed(op, into), columns)
-        if not op.args.get("accumulate"):
-            return [Task("index", precision, numbers)]
-    else:
-        added = op.tensor(next(name for name in ("grad_output", "grad", "index") if name in op.args))
-        numbers = _rows((op.tensor("source") if family == "index-add" else added).numel, columns)
-    return [Task(family, precision, (*numbers, max(1, into.numel // columns)))]
+    rows = _rows(int(work.where["n"]), columns)
+    copied = [] if op.packet.endswith("_") else [copy_task(op.outputs[0].nbytes)]
+    if not work.other:
+        return [*copied, Task("index" if op.packet in _WHOLE_ROWS else "gather", precision, rows)]
+    family = "scatter-add" if op.packet in _ELEMENTS else "index-put" if "put" in op.packet else "index-add"
+    return [*copied, Task(family, precision, (*rows, max(1, into.numel // columns)))]
+
+
+@task("aten::embedding_renorm_")
+def renorm_tasks(op: Op) -> list[Task]:
+    weight = op.tensor("self")
+    return [Task("index", precision_of(weight.dtype), (max(1, op.tensor("indices").numel), weight.shape[-1]))]
 
 
 def _rows(count: int, columns: int) -> tuple[int, int]:
@@ -217,7 +224,7 @@ def _slice(op: Op, table: Tensor) -> int:
     """Elements that lie side by side and go by one place."""
     if "embedding" in op.packet:
         after = table.shape[-1:]
-    elif op.packet == "aten::take":
+    elif op.packet in ("aten::take", "aten::put", "aten::put_"):
         after = ()
     elif "dim" in op.args:
         after = table.shape[op.ints("dim")[0] % max(len(table.shape), 1) + 1 :]

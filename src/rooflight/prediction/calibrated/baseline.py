@@ -230,9 +230,13 @@ def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
         return _SECTOR * c["rows"]
     if family == "gather":
         return (2 * size + _INDEX) * c["rows"] * c["columns"]
+    if family == "embedding-backward":
+        return (2 * c["rows"] + c["vocabulary"]) * c["columns"] * size
     if "vocabulary" in c:
+        # Of the table, only the rows that are added to are read and written.
         places = _INDEX * c["rows"] * c["columns"] if family == "scatter-add" else 0.0
-        return (2 * c["rows"] + c["vocabulary"]) * c["columns"] * size + places
+        touched: Array = np.minimum(c["rows"], c["vocabulary"])
+        return (c["rows"] + 2 * touched) * c["columns"] * size + places
     passes = {"softmax-backward": 3, "layer-norm-backward": 4, "group-norm-backward": 5}.get(family, 2)
     return passes * c["rows"] * c["columns"] * size
 
