@@ -5,8 +5,14 @@ x [2, 3, 8, 8] is n = 384 elements in C = 3 channels.
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
 
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rooflight import estimate, predict
 from tests.fixtures.recording import Pretended, cost, meta
 from tests.fixtures.torch_versions import needs_torch
 
@@ -85,6 +91,45 @@ def test_rms_norm() -> None:
     # xhat n, dy * weight n, its mean with xhat 2n, dx 3n, dweight 2n - D.
     found = cost(aten._fused_rms_norm_backward.default, ROWS, ROWS, [10], meta(4, 1), D, [True, True])
     assert found.other_flops == 9 * 40 - 10
+
+
+@needs_torch(2, 11, why="it has no such operator on GPUs")
+@pytest.mark.parametrize(("dtype", "read", "written"), [
+    # 20 rows of 64: x 5,120 and the weight 256; y 5,120 and a root for each row, 80. 10,576 bytes together.
+    (torch.float32, 5120 + 256, 5120 + 80),
+    (torch.bfloat16, 2560 + 128, 2560 + 80),
+])  # fmt: skip
+def test_rms_norm_is_one_kernel_on_a_gpu(dtype: torch.dtype, read: int, written: int) -> None:
+    (op,) = estimate(nn.RMSNorm(64, dtype=dtype), torch.randn(20, 64, dtype=dtype)).ops
+    assert op.packet == "aten::_fused_rms_norm" and op.cost is not None
+    assert (op.cost.bytes_read, op.cost.bytes_written, op.cost.other_flops) == (read, written, 4 * 1280 + 2 * 20)
+    (row,) = predict(nn.RMSNorm(64, dtype=dtype), torch.randn(20, 64, dtype=dtype), on="h200", advice=False)
+    assert row.kernels == 1
+
+
+@needs_torch(2, 11, why="it has no such operator on GPUs")
+def test_rms_norm_in_training_is_one_kernel_each_way() -> None:
+    layers = nn.Sequential(nn.Linear(64, 64), nn.RMSNorm(64))
+    ledger = estimate(layers, torch.randn(20, 64), step="train", loss="mse")
+    forward, backward = (op for op in ledger.ops if "norm" in op.packet)
+    assert forward.module == backward.module == "1"
+    assert (forward.packet, backward.packet) == ("aten::_fused_rms_norm", "aten::_fused_rms_norm_backward")
+    assert backward.cost is not None and [tensor.shape for tensor in backward.outputs] == [(20, 64), (64,)]
+    assert backward.cost.bytes_read == 5120 + 5120 + 80 + 256
+    # Its input and the roots of its rows wait for backward; its result does not.
+    kept = {storage.nbytes for storage in ledger.storages if storage.category == "activation"}
+    assert 80 in kept
+
+
+@pytest.mark.parametrize("layer", [
+    lambda x: F.rms_norm(x.bfloat16(), (64,), torch.ones(64)),  # a weight of another type
+    lambda x: F.rms_norm(x.reshape(2, 2, 5, 64).to(memory_format=torch.channels_last), (64,)),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+def test_rms_norm_is_taken_apart_where_cuda_has_no_kernel(layer: Callable[[Tensor], Tensor]) -> None:
+    ledger = estimate(layer, torch.randn(20, 64))
+    names = {op.packet for op in ledger.ops}
+    assert "aten::rsqrt" in names and "aten::_fused_rms_norm" not in names
 
 
 def test_weight_norm() -> None:

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from rooflight import estimate
+from rooflight.ledger import total
 from tests.fixtures.recording import cost, meta
 
 aten = torch.ops.aten
@@ -101,6 +104,34 @@ def test_linear_algebra(function: Any, args: tuple[Any, ...], operations: int) -
 
 
 def test_bilinear() -> None:
-    # x1 [2, 8], W [3, 8, 4], x2 [2, 4]: 2 * 3 * 8 * 4 terms.
+    # x1 [2, 8], W [3, 8, 4], x2 [2, 4]: for each of 3 outputs [2, 8] x [8, 4] is 64 MACs, then 2 times [4] x [4] is 8;
+    # its 2 results are added to zeros.
     found = cost(aten._trilinear.default, meta(2, 8), meta(3, 8, 4), meta(2, 4), [1, 3], [0], [1, 2], [2, 3])
-    assert (found.macs, found.other_flops) == (192, 192)
+    assert (found.macs, found.other_flops) == (3 * (64 + 8), 3 * 2)
+
+
+def test_bilinear_as_a_layer_with_its_gradients() -> None:
+    # 20 x 30 -> 40 at batch 8: 40 * (8 * 20 * 30 + 8 * 30) = 201,600 MACs, 403,200 FLOPs.
+    inputs = torch.randn(8, 20, requires_grad=True), torch.randn(8, 30, requires_grad=True)
+    ledger = estimate(nn.Bilinear(20, 30, 40), *inputs, step="train", loss="mse")
+    macs = [op.cost.macs for op in ledger.ops if op.packet == "aten::_trilinear" and op.cost]
+    # Backward. dx1: dy * W is 8 * 20 * 30, times x2 as much again. dW: x1 * dy is 8 * 20, times x2 8 * 20 * 30.
+    # dx2: x1 * W summed over 20 is 8 * 20 * 30, times dy 8 * 30.
+    assert macs[0] == 201_600
+    assert sorted(macs[1:]) == sorted([40 * (4800 + 4800), 40 * (160 + 4800), 40 * (4800 + 240)])
+
+
+def test_distances_of_more_than_25_rows_are_a_product() -> None:
+    # 60 x 100 pairs over 16 coordinates and the two squared norms: 60 * 100 * 18 MACs, 216,000 FLOPs.
+    # Other work: 3 * 60 * 16 - 60 of x, 2 * 100 * 16 - 100 of y, clamp and root of 6,000.
+    found = cost(aten._euclidean_dist.default, meta(60, 16), meta(100, 16))
+    assert (found.flops, found.other_flops) == (216_000, 2820 + 3100 + 12_000)
+    assert total(estimate(Distances(), torch.randn(60, 16), torch.randn(100, 16)).ops).flops == 216_000
+    # Below, a kernel of its own: a difference, a square and a sum for each coordinate of 25 * 25 pairs.
+    few = total(estimate(Distances(), torch.randn(25, 16), torch.randn(25, 16)).ops)
+    assert (few.flops, few.other_flops) == (0, 3 * 625 * 16)
+
+
+class Distances(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.cdist(x, y)

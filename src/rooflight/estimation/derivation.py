@@ -36,6 +36,8 @@ _MEANINGS: tuple[tuple[str, dict[str, str]], ...] = (
     ("embedding", {"n": "indices", "D": "row size", "V": "rows of the table", "e": "bytes per element",
                    "i": "bytes per index"}),
     ("norm", {"n": "elements", "C": "channels", "R": "rows", "D": "normalised size"}),
+    ("trilinear", {"U": "slices", "F": "terms of the first product", "T": "terms of the second", "R": "results"}),
+    ("dist", {"n": "pairs", "D": "coordinates", "M": "rows", "N": "rows of the other"}),
     ("", {"n": "elements", "e": "bytes per element", "i": "bytes per index"}),
 )  # fmt: skip
 

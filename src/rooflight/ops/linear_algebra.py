@@ -93,14 +93,22 @@ def cross(op: Op) -> Work:
     return Work(other="3 * n", where={"n": op.outputs[0].numel})
 
 
-# sum(i1 * i2 * i3) over some dimensions, as nn.Bilinear has it: for each of T terms the product of two factors, then a
-# multiply-add. The factors are broadcast against each other along the dimensions they are expanded by.
+# sum(i1 * i2 * i3) over some dimensions, as nn.Bilinear has it. For each of U slices of one dimension torch takes two
+# batched products: of the first two factors [F], summed over what the third is expanded by, then of that and the third
+# [T]. The results [R] of each slice are added to those before.
 @formula("aten::_trilinear")
 def trilinear(op: Op) -> Work:
     factors = [(op.tensor(f"i{k}").shape, op.ints(f"expand{k}")) for k in (1, 2, 3)]
+    summed, (unrolled,) = op.ints("sumdim"), op.ints("unroll_dim", [1])
     rank = len(factors[0][0]) + len(factors[0][1])
-    terms = prod(max(_size(shape, expanded, dim) for shape, expanded in factors) for dim in range(rank))
-    return Work(macs="T", other="T", where={"T": terms})
+    sizes = [[_size(shape, expanded, dim) for shape, expanded in factors] for dim in range(rank)]
+    slices, sizes[unrolled] = max(sizes[unrolled]), [1, 1, 1]
+    first = prod(max(one, two) for one, two, _ in sizes)
+    early = set(summed) & set(op.ints("expand3"))
+    second = prod(1 if dim in early else max(three) for dim, three in enumerate(sizes))
+    result = prod(max(three) for dim, three in enumerate(sizes) if dim not in summed)
+    where = {"U": slices, "F": first, "T": second, "R": result}
+    return Work(macs="U * (F + T)", other="U * R", where=where)
 
 
 def _size(shape: tuple[int, ...], expanded: list[int], dim: int) -> int:
@@ -113,13 +121,24 @@ def _pairs(op: Op) -> dict[str, int]:
     return {"n": (op.tensor("grad") if op.has("grad") else op.outputs[0]).numel, "D": x.shape[-1]}
 
 
-formula("aten::_cdist_forward", "aten::_pdist_forward", "aten::_euclidean_dist")(
+formula("aten::_cdist_forward", "aten::_pdist_forward")(
     counted(
         "3 * n * D",
         _pairs,
         why="n pairs of vectors of D: difference, power (or absolute value) and sum for each coordinate, and the root.",
     )
 )
+
+
+# |x|^2 + |y|^2 - 2 x y as one product: [-2x, |x|^2, 1] of the M rows with [y, 1, |y|^2] of the N others. Before it the
+# squares of both, their sums, and -2x; after it the result of n is clamped and its root taken.
+@formula("aten::_euclidean_dist")
+def euclidean_dist(op: Op) -> Work:
+    x, y = op.tensor("x1"), op.tensor("x2")
+    where = {"n": op.outputs[0].numel, "D": x.shape[-1], "M": prod(x.shape[:-1]), "N": prod(y.shape[:-1])}
+    return Work(macs="n * (D + 2)", other="2 * n + (3 * M + 2 * N) * D - M - N", where=where)
+
+
 formula("aten::_cdist_backward", "aten::_pdist_backward")(
     counted(
         "n * (3 * D + 1)",

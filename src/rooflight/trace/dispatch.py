@@ -32,6 +32,7 @@ from rooflight.trace.torch_version import TORCH
 aten = torch.ops.aten
 _Tensor = torch.Tensor
 _lock = threading.RLock()
+_AUTOGRAD = torch._C._parse_dispatch_key("AutogradMeta")
 _OVER_ANOTHER = {"allow_override": True} if "allow_override" in signature(torch.library.Library.impl).parameters else {}
 """An estimate inside a step that is estimated: what was registered last holds. Newer torch allows it anyway."""
 _PLAIN_ATTENTION = Note(
@@ -86,6 +87,8 @@ def _register(library: torch.library.Library, target: Target, key: str, notes: l
         return
     redirect("dropout", _dropout)
     redirect("batch_norm", _batch_norm)
+    if TORCH >= (2, 11):
+        redirect("rms_norm", _rms_norm)
     for name, function in _RECURRENT.items():
         redirect(name, function)
 
@@ -263,6 +266,40 @@ def _batch_norm(
             input, weight, bias, running_mean, running_var, training, momentum, eps, False
         )[0]
     return result
+
+
+def _rms_norm(
+    input: _Tensor, normalized_shape: Sequence[int], weight: _Tensor | None = None, eps: float | None = None
+) -> _Tensor:
+    """One kernel, but for a weight of another type, images in channels_last and complex numbers."""
+    if (weight is not None and weight.dtype is not input.dtype) or channels_last(input) or input.is_complex():
+        taken_apart: _Tensor = aten.rms_norm.default.decompose(input, normalized_shape, weight, eps)
+        return taken_apart
+    result: _Tensor = _FusedRmsNorm.apply(input, list(normalized_shape), weight, eps)[0]
+    return result
+
+
+class _FusedRmsNorm(torch.autograd.Function):
+    """CUDA's RMSNorm with its gradient: on tensors without data torch would take it apart above autograd."""
+
+    @staticmethod
+    def forward(input, normalized_shape, weight, eps):  # type: ignore[no-untyped-def]
+        assert _AUTOGRAD is not None
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_AUTOGRAD)):
+            return aten._fused_rms_norm(input, normalized_shape, weight, eps)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+        input, ctx.normalized_shape, weight, _ = inputs
+        ctx.save_for_backward(input, output[1], weight)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx, gradient, _):  # type: ignore[no-untyped-def]
+        input, rstd, weight = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
+        of_input, of_weight = aten._fused_rms_norm_backward(gradient, input, ctx.normalized_shape, rstd, weight, wanted)
+        return of_input, None, of_weight, None
 
 
 # cuDNN's numbers for its recurrent cells.

@@ -81,6 +81,13 @@ def _encoder_layer(src, *rest, **options):  # type: ignore[no-untyped-def]
     return torch.empty_like(src)
 
 
+def _fused_rms_norm(input, normalized_shape, weight=None, eps=None):  # type: ignore[no-untyped-def]
+    """The roots of the rows are kept in fp32 at least."""
+    rows = [*input.shape[: input.dim() - len(normalized_shape)], *[1] * len(normalized_shape)]
+    dtype = torch.promote_types(input.dtype, torch.float32)
+    return torch.empty_like(input, memory_format=torch.contiguous_format), input.new_empty(rows, dtype=dtype)
+
+
 def _grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):  # type: ignore[no-untyped-def]
     """torch's own takes bf16 alone; the kernels take fp32 and fp16 as well. Rows begin at multiples of 16 bytes."""
     if self.dim() == mat2.dim():
@@ -103,4 +110,5 @@ META_KERNELS: Mapping[Any, Callable[..., Any]] = {
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     aten._native_multi_head_attention.default: _multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    aten._fused_rms_norm.default: _fused_rms_norm,
 }

@@ -22,7 +22,7 @@ _OF_FIRST = ("aten::_scaled_", "aten::_flash_attention_", "aten::_efficient_atte
 """Fused attention and scaled products compute in the type of their first input; scales and kept sums are wider."""
 _MATMULS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::linear",
             "aten::_addmm_activation", "aten::_grouped_mm", "aten::_native_multi_head_attention",
-            "aten::_transformer_encoder_layer_fwd"}  # fmt: skip
+            "aten::_transformer_encoder_layer_fwd", "aten::_trilinear", "aten::_euclidean_dist"}  # fmt: skip
 
 _OF_COMPLEX = {"complex64": "fp32", "complex128": "fp64"}
 """The units that compute with them."""
