@@ -55,6 +55,11 @@ def keywords():
 def keywords_only():
     return Net(), {"x": torch.zeros(2, 3, dtype=torch.long)}
 
+def halved():
+    layer = nn.Linear(4, 4).bfloat16()
+    layer.register_buffer("packed", torch.zeros(4, 4).to(torch.float8_e4m3fn))
+    return layer, torch.ones(2, 4, dtype=torch.bfloat16)
+
 def fixed():
     return nn.Linear(4, 4), torch.ones(6, 4)
 
@@ -121,6 +126,17 @@ def test_factory_in_a_file(folder: Path, form: str) -> None:
     workload = build(form.format(folder=folder), dtype="bf16", step="train")
     assert workload.model.training
     assert workload.model.weight.dtype == workload.args[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_model_made_in_16_bits_stays_so(folder: Path, dtype: str) -> None:
+    workload = build("mine:halved", dtype=dtype)
+    assert workload.dtype == "bf16" and {note.code for note in workload.notes} == {"own-dtype"}
+    assert workload.model.weight.dtype == workload.args[0].dtype == torch.bfloat16
+    assert workload.model.packed.dtype == torch.float8_e4m3fn
+    # --dtype converts it, and one input of --input is of its type.
+    assert build("mine:halved", dtype="fp16").args[0].dtype == torch.float16
+    assert build("mine:halved", dtype=dtype, input_shape="4").args[0].dtype == torch.bfloat16
 
 
 def test_the_current_folder_is_searched_before_those_of_models_loaded_earlier(folder: Path) -> None:

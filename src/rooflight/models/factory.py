@@ -8,7 +8,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from rooflight.errors import BadInput, UnknownModel, one_line, suggest
+from rooflight.ledger import Note
 from rooflight.models import arguments, inputs
+from rooflight.models.dtypes import DTYPE_NAMES
 from rooflight.models.optional_packages import declare_missing_operators
-from rooflight.models.workload import ModelRequest, Task, Workload, optimizer_for
+from rooflight.models.workload import DTYPES, ModelRequest, Task, Workload, optimizer_for
 
 _FORMS = "an nn.Module, (module, inputs) or (module, args, kwargs)"
 
@@ -45,10 +47,12 @@ def load(place: str, name: str, *, request: ModelRequest) -> Workload:
     device = inputs.device_of(request)
     values = _call_arguments(factory, request)
     result = _made(factory, values, request=request, device=device)
+    request, is_converted = _in_own_type(result.model, request)
     model, home = result.model, _home(result.model, device)
-    model = inputs.make_ready(model.to(device) if device.type not in ("meta", home.type) else model, request)
+    model = model.to(device) if device.type not in ("meta", home.type) else model
+    model = inputs.make_ready(model, request) if is_converted else model.train(request.step == "train")
     home = _home(model, device)
-    args, kwargs = _step_inputs(result, model, request=request, home=home)
+    args, kwargs = _step_inputs(result, model, request=request, home=home, is_converted=is_converted)
     batch = _batch(result, request, takes_batch="batch" in values)
     tokens = next((leaf for leaf in tree_leaves((args, kwargs)) if _is_tokens(leaf)), None)
     task = _task(tokens, args)
@@ -60,6 +64,7 @@ def load(place: str, name: str, *, request: ModelRequest) -> Workload:
         sequence=_sequence(tokens, values),
         task=task,
         optimizer=optimizer_for(task),
+        notes=() if is_converted else (Note("own-dtype", f"{request.spec} is made in {request.dtype}, and stays so"),),
     )
 
 
@@ -213,13 +218,23 @@ def _unpacked(result: Any, spec: str) -> _FactoryResult:
     return _FactoryResult(parts[0], tuple(given), kwargs)
 
 
+def _in_own_type(model: nn.Module, request: ModelRequest) -> tuple[ModelRequest, bool]:
+    """The request in the type that the model is made in, and whether --dtype asks for another: a model of 16 bits stays
+    so unless it does, and buffers of 8 bits stay so unless the rest is converted."""
+    names = (DTYPE_NAMES.get(tensor.dtype) for tensor in (*model.parameters(), *model.buffers()))
+    own = next((name for name in names if name in DTYPES), request.dtype)
+    if request.dtype in (own, DTYPES[0]) and own != DTYPES[0]:
+        return replace(request, dtype=own), False
+    return request, True
+
+
 def _home(model: nn.Module, device: torch.device) -> torch.device:
     first = next(iter((*model.parameters(), *model.buffers())), None)
     return device if first is None else first.device
 
 
 def _step_inputs(
-    result: _FactoryResult, model: nn.Module, *, request: ModelRequest, home: torch.device
+    result: _FactoryResult, model: nn.Module, *, request: ModelRequest, home: torch.device, is_converted: bool
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if request.input_shape is not None:
         # A finished module has data wherever it was made; what only a trace sees needs none, however large.
@@ -235,7 +250,7 @@ def _step_inputs(
     def placed(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        return leaf.to(home, request.torch_dtype if leaf.is_floating_point() else leaf.dtype)
+        return leaf.to(home, request.torch_dtype if is_converted and leaf.is_floating_point() else leaf.dtype)
 
     return tree_map(placed, result.args), tree_map(placed, dict(result.kwargs))
 
