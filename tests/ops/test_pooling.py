@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
+from rooflight.estimation.costs import cost_of
 from rooflight.ops.pooling import covered
+from tests.fixtures.formula_calls import call
 from tests.fixtures.recording import cost, meta, numbers
 
 aten = torch.ops.aten
@@ -112,3 +115,27 @@ def test_grid_sampling() -> None:
     backward = aten.grid_sampler_2d_backward.default
     found = cost(backward, meta(2, 3, 5, 5), X, grid, 0, 0, False, [True, True])
     assert found.other_flops == 50 * (18 + 3 * 32)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_deformable_convolution(masked: bool) -> None:
+    # [2, 4, 8, 8] by 6 x 4 x 3 x 3 to [2, 6, 6, 6], 2 groups of offsets. 432 results of 36 multiply-adds.
+    # 72 pixels of 9 taps: 10 for each of 2 offsets, and 7 (8 with the mask) for each of 4 channels.
+    op = call("torchvision::deform_conv2d")
+    found = cost_of(replace(op, args=op.args | {"use_mask": masked}), {})
+    assert found is not None
+    assert (found.macs, found.other_flops) == (432 * 36, 648 * (10 * 2 + (8 if masked else 7) * 4))
+
+
+def test_regions_of_interest() -> None:
+    # 5 regions, 4 channels, 7 x 7: 980 results of 2 x 2 samples, 8 each; 12 for each of 245 * 4 places.
+    found = cost_of(call("torchvision::roi_align"), {})
+    assert found is not None and found.other_flops == 980 * 4 * 8 + 245 * 4 * 12
+    # 980 * 4 samples of 4 corners are more than the 8,192 elements there are; 25 numbers of regions.
+    assert (found.bytes_read, found.bytes_written) == ((8192 + 25) * 4, 980 * 4)
+
+
+def test_suppression_compares_all_pairs() -> None:
+    # 100 boxes: sorted, 100 * 7; 4,950 pairs of 19.
+    found = cost_of(call("torchvision::nms"), {})
+    assert found is not None and (found.flops, found.other_flops) == (0, 700 + 4950 * 19)

@@ -135,3 +135,25 @@ def grid_sampler_backward(op: Op) -> Work:
 def affine_grid(op: Op) -> Work:
     theta, grid = op.tensor("theta"), op.outputs[0]
     return Work(macs="n * k", where={"n": grid.numel, "k": theta.shape[-1]})
+
+
+# torchvision. A product as of a convolution, after its inputs were sampled: an offset of row and column and 8 for the
+# corners' weights at each of P points (a tap of an output, per group of offsets), then 7 for each of V values, and 1
+# more with a mask.
+@formula("torchvision::deform_conv2d")
+def deform_conv(op: Op) -> Work:
+    y, (cout, per_group, kh, kw) = op.outputs[0], op.tensor("weight").shape
+    pixels, taps, masked = y.numel // max(cout, 1), kh * kw, op.args.get("use_mask", True) is not False
+    where = {"y": y.numel, "k": per_group * taps, "P": pixels * taps * op.ints("offset_groups")[0]}
+    where["V"] = pixels * taps * op.tensor("input").shape[1]
+    return Work(macs="y * k", other=f"10 * P + {7 + masked} * V", where=where)
+
+
+# Each of n results is the mean of s samples: 7 and an addition for each channel, 4 for the place of a sample and 8 for
+# the weights of its corners. How many samples a region takes without `sampling_ratio` depends on its size.
+@formula("torchvision::roi_align")
+def roi_align(op: Op) -> Work:
+    x, y, rois, ratio = op.tensor("input"), op.outputs[0], op.tensor("rois"), op.ints("sampling_ratio")[0]
+    where = {"n": y.numel, "C": y.shape[1], "s": max(ratio, 1) ** 2, "x": x.numel, "e": x.itemsize, "r": rois.nbytes}
+    note = "" if ratio > 0 else "one sample a result is assumed: how many there are depends on the regions"
+    return Work(other="8 * n * s + 12 * n / C * s", reads="min(4 * n * s, x) * e + r", where=where, note=note)

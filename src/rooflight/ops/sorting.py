@@ -76,9 +76,17 @@ def isin(op: Op) -> Work:
     return Work(other="L * ceil(log2(L)) + n * ceil(log2(L + 1))" if length > 0 else 0, where=where)
 
 
+# torchvision. The n boxes by their scores, then every pair: 9 for the area that they share (4 bounds, 2 sides, none
+# below 0, their product), 6 for their own areas, 2 for that of both together, 2 to compare with a part of it.
+@formula("torchvision::nms")
+def non_maximum_suppression(op: Op) -> Work:
+    where = {"n": op.tensor("dets").shape[0]}
+    return Work(other="n * ceil(log2(n)) + 19 * n * (n - 1) / 2" if where["n"] else 0, where=where)
+
+
 # --- kernel tasks
 
-never_timed(*aten("sort msort topk kthvalue median nanmedian mode bincount histc"))
+never_timed("torchvision::nms", *aten("sort msort topk kthvalue median nanmedian mode bincount histc"))
 never_timed(*aten("_unique2 unique_consecutive unique_dim unique_dim_consecutive"))
 
 # --- workspaces
