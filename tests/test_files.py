@@ -158,6 +158,32 @@ def test_wrong_types_are_refused_with_their_place(ledger, tmp_path, change):
         files.load(path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d["ops"][0]["outputs"][0]["shape"].append(10**18),
+        lambda d: d["ops"][0]["outputs"][0].update(shape=[2**62] * 20, strides=[0] * 20),
+        lambda d: d["header"]["inputs"][0][1].update(shape=[2**62, 2]),
+        lambda d: d["modules"][0]["outputs"][0].append(2**62),
+        lambda d: d["modules"][0]["inputs"][0].append(2**62),
+        lambda d: d["modules"][0].update(params=10**400),
+        lambda d: d["storages"][0].update(nbytes=2**63),
+        lambda d: [storage.update(nbytes=2**62) for storage in d["storages"][:2]],
+        lambda d: d["ops"][0]["cost"].update(flops=10**400),
+        lambda d: d["header"].update(batch=10**400),
+    ],
+)
+def test_sizes_beyond_64_bits_are_refused(ledger, tmp_path, change):
+    document = json.loads(msgspec.json.encode(ledger))
+    document["ops"][0]["outputs"][0].pop("strides", None)
+    change(document)
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(BadFile) as caught:
+        files.load(path)
+    assert caught.value.code == "damaged-file" and "\n" not in str(caught.value)
+
+
 def refused_or_read(path):
     try:
         return isinstance(files.load(path), Ledger)

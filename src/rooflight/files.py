@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import gzip
+import math
 import os
 import re
 import stat
@@ -15,6 +16,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable
 from io import BufferedIOBase, BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +24,7 @@ import msgspec
 
 from rooflight import recordings
 from rooflight.errors import BadFile
-from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger, Measurement, Note, Op
+from rooflight.ledger import FORMAT_VERSION, LARGEST, Header, Kernel, Ledger, Measurement, Note, Op
 from rooflight.metrics import QUANTITIES
 
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -220,6 +222,15 @@ def _checked(ledger: Ledger) -> Ledger:
         for name, value in quantities.items():
             if value.value < 0 and name in QUANTITIES and name not in _SIGNED:
                 raise ValueError(f"{name} of {value.origin} is negative")
+    header = ledger.header
+    tensors = chain(
+        (tensor for _, tensor in header.inputs), header.outputs, *((*op.inputs, *op.outputs) for op in ledger.ops)
+    )
+    sizes = [tensor.numel * tensor.itemsize for tensor in tensors]
+    sizes += [math.prod(shape) for module in ledger.modules for shape in module.inputs]
+    sizes += [part.output_bytes for part in ledger.modules] + [storage.nbytes for storage in ledger.storages]
+    if sum(sizes) > LARGEST:
+        raise ValueError(f"its tensors together are larger than {LARGEST:,} bytes")
     if any((kernel.time_s or 0) < 0 or (kernel.launch_time_s or 0) < 0 for kernel in ledger.kernels):
         raise ValueError("a kernel takes negative time")
     return ledger

@@ -55,8 +55,10 @@ DTYPE_BYTES: dict[str, int] = {
     "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
     "complex32": 4, "complex64": 8, "complex128": 16,
 }  # fmt: skip
-Size = Annotated[int, msgspec.Meta(ge=0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
+LARGEST = 2**63 - 1
+"""No whole number of a step is larger: torch counts elements and bytes in 64 bits."""
+Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 
 
 class Tensor(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
@@ -137,19 +139,19 @@ class Cost(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, om
 
     origin: str
     """Which formula, as `formula aten::mm`."""
-    macs: int | None = None
+    macs: Size | None = None
     """Multiply-adds of useful matrix work (convolution, matmul, attention)."""
-    flops: int | None = None
+    flops: Size | None = None
     """2 x macs."""
-    other_flops: int | None = None
+    other_flops: Size | None = None
     """1 per arithmetic result, transcendental or comparison outside matrix work."""
-    bytes_read: int | None = None
+    bytes_read: Size | None = None
     """Compulsory: every distinct input once."""
-    bytes_written: int | None = None
+    bytes_written: Size | None = None
     """Compulsory: every output once."""
-    flops_causal: int | None = None
+    flops_causal: Size | None = None
     """`flops` with only the half of the attention matrix that a causal mask keeps; equals `flops` elsewhere."""
-    recompute_flops: int | None = 0
+    recompute_flops: Size | None = 0
     """Matrix FLOPs done a second time (flash backward, checkpointing); not part of `flops`."""
 
 
@@ -244,19 +246,19 @@ class Module(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Name in the model, as `layer1.0.conv1`; "" is the model itself."""
     type: str
     """Name of its class."""
-    params: int = 0
+    params: Size = 0
     """Own parameters, without those of children."""
-    trainable_params: int = 0
+    trainable_params: Size = 0
     """Those of `params` that get a gradient."""
-    param_bytes: int = 0
+    param_bytes: Size = 0
     """Bytes of `params`."""
-    buffer_bytes: int = 0
+    buffer_bytes: Size = 0
     """Bytes of its own buffers."""
     tied: tuple[str, ...] = ()
     """Own parameters that another module already owns."""
-    calls: int = 0
+    calls: Size = 0
     """How often the step called it."""
-    inputs: tuple[tuple[int, ...], ...] = ()
+    inputs: tuple[tuple[Size, ...], ...] = ()
     """Shapes of the tensors its first call got, and gave."""
     outputs: tuple[tuple[Size, ...], ...] = ()
     """Shapes of the tensors its first call gave."""
@@ -408,11 +410,11 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Whether fp32 work runs in TF32."""
     tf32: bool | None = None
     """As it was asked for, for convolutions and matrix products alike; `None`: as torch has it."""
-    sequence: int | None = None
+    sequence: Size | None = None
     """Length of the sequence, where the model has one."""
-    seq: int | None = None
+    seq: Size | None = None
     """The same as it was asked for; `None`: as the model, its inputs or `input` have it."""
-    past: int | None = None
+    past: Size | None = None
     """Tokens that are in the cache already, for `decode`."""
     autocast: str | None = None
     """Type of autocast; `None`: without."""

@@ -14,6 +14,7 @@ from collections import defaultdict
 import pytest
 
 from rooflight.ledger import Dtype, Op, Tensor
+from rooflight.ops.reduction_buffers import ReductionKernel, accumulator, reduction_buffers
 from rooflight.ops.registry import result_bytes_of, workspace_of
 from rooflight.ops.workspace_phases import Chip, WorkspacePhase
 from tests.fixtures.paths import DATA
@@ -179,6 +180,14 @@ def test_state_of_cudnn_dropout():
     op = Op(index=0, phase="forward", module="", call=0, name="aten::_cudnn_init_dropout_state", ordinal=0)
     assert result_bytes_of(op, H200) == {0: 6488064}  # what the recorded layers got
     assert {row["args"]["dropout_state"]["shape"][0] for row in ROWS["_cudnn_rnn"] if row["args"].get("dropout_state")} == {6488064}  # fmt: skip
+
+
+def test_the_parts_of_a_large_reduction_are_not_counted_out():
+    """Halves of 2**50 elements and of 2**33 end in the same part, which is all that the buffer depends on."""
+    kernel = ReductionKernel(accumulator("fp32"))
+    small, large = (Tensor(storage=0, shape=(size,), dtype="fp32") for size in (2**33, 2**50))
+    buffers = reduction_buffers(small, (), kernel, H200, "fp32")
+    assert buffers and reduction_buffers(large, (), kernel, H200, "fp32") == buffers
 
 
 def test_fewer_multiprocessors_split_a_reduction_less():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rooflight.ledger import DTYPE_BYTES, Tensor
 from rooflight.ops.rounding import ceil_div
@@ -53,7 +54,7 @@ def reduction_buffers(
     parts = _within_32_bits(loops, tensor.itemsize, DTYPE_BYTES[result])
     needed = max((_staging(part, tensor.offset, kernel, chip) for part in parts), key=sum)
     held: tuple[int, ...] = ()
-    if len(parts) > 1 and tensor.dtype in LOW_PRECISIONS and result == tensor.dtype:
+    if loops not in parts and tensor.dtype in LOW_PRECISIONS and result == tensor.dtype:
         # Between its parts a low-precision reduction keeps its results in full precision.
         kept = max((loop.size * loop.written for loop in loops), default=0)
         held = (max(kept, 1) * kernel.accumulator,)
@@ -136,23 +137,24 @@ def _merged(loops: list[ReductionLoop]) -> list[ReductionLoop]:
     return merged
 
 
-def _within_32_bits(loops: ReductionLoops, read_bytes: int, written_bytes: int) -> list[ReductionLoops]:
-    """The parts torch does one after the other so that offsets in bytes fit 32 bits: halves of the longest loop."""
+@lru_cache(maxsize=1024)
+def _within_32_bits(loops: ReductionLoops, read_bytes: int, written_bytes: int) -> tuple[ReductionLoops, ...]:
+    """Return each size of part once. Torch halves the longest loop until offsets in bytes fit 32 bits."""
     offsets = [
         1 + sum((loop.size - 1) * loop.read for loop in loops) * read_bytes,
         1 + sum((loop.size - 1) * loop.written for loop in loops) * written_bytes,
         math.prod(loop.size for loop in loops),
     ]
     if max(offsets) <= _LARGEST_INDEX:
-        return [loops]
+        return (loops,)
     extents = [(loop.size - 1) * max(loop.read * read_bytes, loop.written * written_bytes) for loop in loops]
     longest = max(range(len(loops)), key=lambda place: (extents[place], place))
     loop = loops[longest]
-    parts = []
+    parts: dict[ReductionLoops, None] = {}
     for size in (loop.size // 2, loop.size - loop.size // 2):
         half = (*loops[:longest], ReductionLoop(size, loop.written, loop.read), *loops[longest + 1 :])
-        parts += _within_32_bits(half, read_bytes, written_bytes)
-    return parts
+        parts |= dict.fromkeys(_within_32_bits(half, read_bytes, written_bytes))
+    return tuple(parts)
 
 
 # --- stages
