@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import rooflight
 from rooflight.errors import BadInput, TraceFailed
 from tests.fixtures.tracing import infer, train
 
@@ -181,6 +185,20 @@ def test_a_model_without_a_floating_output_cannot_be_trained() -> None:
 def test_lazy_parameters_want_a_first_run() -> None:
     with pytest.raises(TraceFailed, match="run it once on a real input"):
         infer(nn.LazyLinear(3), torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("call", [rooflight.estimate, partial(rooflight.measure, device="cpu", repeat=1)])
+def test_an_own_step_over_lazy_parameters_wants_a_first_run(call: Callable[..., Any]) -> None:
+    model, x = nn.LazyLinear(3), torch.randn(2, 4)
+
+    def step(x: Tensor) -> None:
+        model(x).sum().backward()
+
+    with pytest.raises(TraceFailed, match="run it once on a real input") as caught:
+        call(step, x)
+    assert caught.value.code == "lazy-parameters"
+    step(x)
+    assert call(step, x).ops
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -23,6 +23,14 @@ _MOST_KEPT = 2**28
 """Bytes of a model's own tensors, outside of parameters and buffers, that a trace without data copies for safety."""
 
 
+def refuse_lazy(tensors: Iterable[torch.Tensor]) -> None:
+    """Raise if a tensor has no shape before its module runs for the first time."""
+    if any(is_lazy(tensor) for tensor in tensors):
+        raise TraceFailed(
+            "lazy-parameters", "the model has lazy parameters without a shape: run it once on a real input first"
+        )
+
+
 @contextmanager
 def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[KeptValues | None]:
     """The model in train or eval mode, on meta or where it is; as it was afterwards.
@@ -32,10 +40,7 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
     """
     modules = list(model.modules())
     state = [*model.parameters(), *model.buffers()]
-    if any(is_lazy(tensor) for tensor in state):
-        raise TraceFailed(
-            "lazy-parameters", "the model has lazy parameters without a shape: run it once on a real input first"
-        )
+    refuse_lazy(state)
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise TraceFailed(
             "scripted-model", "the model is scripted, so its calls cannot be followed: pass the module it was made from"

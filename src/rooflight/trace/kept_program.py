@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from rooflight.trace.borrowing import KeptAttributes, want_gradient
+from rooflight.trace.borrowing import KeptAttributes, refuse_lazy, want_gradient
 from rooflight.trace.kept_gradients import CopiedGradient, LentGradient
 from rooflight.trace.kept_state import state_of
 from rooflight.trace.reach import Reach
@@ -28,6 +28,7 @@ class KeptProgram:
         buffers = [tensor for model in reach.modules.values() for tensor in model.buffers()]
         states = [tensor for optimizer in reach.optimizers for tensor in optimizer_tensors(optimizer)]
         tensors = _each_once([*parameters, *buffers, *self._attributes.tensors, *states, *reach.tensors])
+        refuse_lazy(tensors)
         kind = CopiedGradient if again else LentGradient
         self._gradients = [kind(tensor) for tensor in tensors if tensor.is_leaf]
         held = [one.gradient for one in self._gradients if one.gradient is not None]
