@@ -237,11 +237,16 @@ def test_every_rank_has_a_file_of_its_own(name, expected, monkeypatch, tmp_path)
     assert command._of_rank(tmp_path / name) == tmp_path / name
 
 
-def test_a_file_that_cannot_be_written_costs_the_file_and_not_the_result(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "files", [("-o", "run.json"), ("--trace", "trace.json"), ("-o", "a.json", "--trace", "b.json")]
+)
+def test_a_file_that_cannot_be_written_costs_the_file_and_not_the_result(run, tmp_path, monkeypatch, files):
     def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    code, out, err = run("mnist-cnn", *QUICK, "-o", str(tmp_path / "run.json"))
-    assert (code, run.code) == (2, "write-failed") and os.strerror(errno.ENOSPC) in err and "conv2" in out
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("mnist-cnn", *QUICK, *files)
+    assert (code, run.code) == (2, "write-failed") and "conv2" in out
+    assert err.count(os.strerror(errno.ENOSPC)) == len(files) // 2
     assert list(tmp_path.iterdir()) == []

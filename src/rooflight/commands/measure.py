@@ -246,37 +246,39 @@ def _ncu_command(spec: StepSpec, options: Mapping[str, Any]) -> None:
 
 
 def _give(ledger: Ledger, options: Mapping[str, Any], to: str, written: str) -> None:
-    """Save first: a terminal that closes must not cost the measurement. What stops it (a full disk) is told last."""
+    """Save the files first, so that a closed terminal does not cost the measurement. A file that could not be written
+    (a full disk) is an error after the table is shown."""
     from rooflight.commands.output import keep, ops_of, show
     from rooflight.reporting.sections.ledger_documents import measure_document
 
     document = measure_document(ledger, memory=options["memory"], kernels=options["kernels"], **table_of(options))
-    unsaved = None
+    unwritten: list[RooflightError] = []
     if written:
         try:
             say(keep(ledger, lambda to: document, options, written, held=ops_of(ledger, options), measured=True))
         except BadFile as error:
-            unsaved = error
+            unwritten.append(error)
+    is_saved = not unwritten
     if options["trace_file"] is not None:
-        _write_trace(ledger, options)
+        try:
+            _write_trace(ledger, options)
+        except RooflightError as error:
+            unwritten.append(error)
     is_the_table = written in ("csv", "md") and to == "text"
-    if ledger.header.rank == 0 and (unsaved is not None or not is_the_table):
+    if ledger.header.rank == 0 and not (is_the_table and is_saved):
         show(document, to)
-    if unsaved is not None:
-        raise unsaved
+    for error in unwritten[:-1]:
+        complain(error.on_command_line)
+    if unwritten:
+        raise unwritten[-1]
 
 
 def _write_trace(ledger: Ledger, options: Mapping[str, Any]) -> None:
-    """What is wrong with it must not cost the rest of the result."""
     from rooflight.files import write_atomically
     from rooflight.reporting.writers.perfetto import to_perfetto
 
-    try:
-        write_atomically(options["trace_file"], to_perfetto(ledger), force=options["force"])
-    except RooflightError as error:
-        complain(f"no trace written: {error.on_command_line}")
-    else:
-        say(f"wrote {options['trace_file']}; open it at https://ui.perfetto.dev")
+    write_atomically(options["trace_file"], to_perfetto(ledger), force=options["force"])
+    say(f"wrote {options['trace_file']}; open it at https://ui.perfetto.dev")
 
 
 def _of_rank(output: Path | None) -> Path | None:
