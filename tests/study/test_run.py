@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 import rooflight
-from rooflight.errors import BadFile, BadInput
+from rooflight.errors import BadFile, BadInput, RooflightError
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.machine.recognise import Recognised
 from rooflight.study import local, machine, values
@@ -408,6 +408,14 @@ def test_places_that_are_no_study(tmp_path):
         begin(tmp_path, grid)
     with pytest.raises(BadFile, match="cannot make"):
         begin(file / "below", grid)
+
+
+@pytest.mark.parametrize("text", ["[courses]\nname = 'physics'\n", "no toml", "[grid]\nmodel = 'vgg19'\nrepeat = 1\n"])
+def test_another_programs_study_toml_is_refused_and_nothing_is_left(tmp_path, text):
+    (tmp_path / "study.toml").write_text(text)
+    with pytest.raises(RooflightError):
+        begin(tmp_path, plan({"model": "mnist-cnn"}))
+    assert [path.name for path in tmp_path.iterdir()] == ["study.toml"]
 
 
 @pytest.mark.slow

@@ -312,18 +312,24 @@ def open_study(folder: Path) -> Store:
 
 def begin(folder: Path, plan: StudyPlan, text: str | None = None) -> Store:
     """The folder of this plan, made or gone on with; `text`: the plan's file as it was given."""
+    _with_plan_in(folder, plan)  # refuses before anything is written
     _make(folder)
     with closing(Locks(folder / LOCK)) as locks:
         locks.be_present()  # whoever tidies would take a plan that is being written for one left behind
         with locks.holding("plan"):
-            before, asked = None, plan
-            if (folder / PLAN).exists():
-                before = read_plan_in(folder)
-                plan = merged(before, asked, str(folder))
-            if plan != before:
-                written = text if text and plan == asked else to_toml(plan)
+            before, both = _with_plan_in(folder, plan)
+            if both != before:
+                written = text if text and both == plan else to_toml(both)
                 write_atomically(folder / PLAN, written.encode(), force=True)
-    return Store(folder, plan)
+    return Store(folder, both)
+
+
+def _with_plan_in(folder: Path, plan: StudyPlan) -> tuple[StudyPlan | None, StudyPlan]:
+    """Return the plan that the folder has, and that plan together with `plan`."""
+    if not (folder / PLAN).exists():
+        return None, plan
+    before = read_plan_in(folder)
+    return before, merged(before, plan, str(folder))
 
 
 def _make(folder: Path) -> None:
