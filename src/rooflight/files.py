@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import tempfile
+import tomllib
 import zlib
 from collections.abc import Callable, Iterable
 from io import BufferedIOBase, BytesIO
@@ -288,6 +289,20 @@ def _version(content: bytes, path: Path) -> int:
             "not-a-ledger", f"{path} is not a rooflight ledger, as -o saves it: format {version} never existed"
         )
     return version
+
+
+def toml_table(content: bytes) -> dict[str, Any]:
+    """Decode a user's TOML file. A ValueError says in one line what is wrong with it."""
+    try:
+        table = tomllib.loads(content.decode())
+        msgspec.msgpack.encode(table)  # refuses longer whole numbers, as TOML does
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(_one_line(error)) from error
+    except RecursionError:
+        raise ValueError("arrays or tables lie inside one another without end") from None
+    except (ValueError, OverflowError):  # the former from 4,300 digits on
+        raise ValueError("a whole number has more than 64 bits") from None
+    return table
 
 
 MOST_BYTES = 4 * 1024**3

@@ -361,6 +361,7 @@ def test_a_users_file_is_read(tmp_path):
     assert (device.name, device.peak("bf16").value, device.links_bytes_per_s) == ("mine", 989e12, {})
 
 
+LONG = "is not TOML: a whole number has more than 64 bits"
 BAD = [
     # units
     (toml(bandwidth_bytes_per_s=3350), ["bandwidth_bytes_per_s = 3350", "given in GB/s? write 3.35e+12"]),
@@ -414,10 +415,10 @@ BAD = [
     ('{"name": "h200"}', ["is not TOML"]),
     ("", ["name is missing: no device is known without it"]),
     # numbers and arrays that nothing real has
-    (toml([("value = 132,", f"value = {'9' * 400},")]), ["sms.value: number out of range"]),
-    (toml([("value = 132,", f"value = {'9' * 5000},")]), ["has a number that is larger than anything of a device"]),
-    (toml([("capability = 90", f"capability = {'9' * 400}")]), ["capability is none that NVIDIA has: write 90 for 9.0"]),
-    (f"aliases = {'[' * 5000}{']' * 5000}", ["has arrays or tables inside one another without end"]),
+    (toml([("value = 132,", f"value = {'9' * 400},")]), [LONG]),
+    (toml([("value = 132,", f"value = {'9' * 5000},")]), [LONG]),
+    (toml([("capability = 90", f"capability = {'9' * 400}")]), [LONG]),
+    (f"aliases = {'[' * 5000}{']' * 5000}", ["is not TOML: arrays or tables lie inside one another without end"]),
 ]  # fmt: skip
 
 

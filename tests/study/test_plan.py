@@ -124,7 +124,17 @@ def test_a_claim_that_cannot_be_judged_is_told_before_the_work(claim):
         check_claims(found, "s.toml")
 
 
-@pytest.mark.parametrize("content", [b"grid = [", b"\xff\xfe", b"[grid]\nmodel = 'a'\n[grid]\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"grid = [",
+        b"\xff\xfe",
+        b"[grid]\nmodel = 'a'\n[grid]\n",
+        b"repeat = 0x" + b"f" * 17,
+        b"repeat = " + b"9" * 5000,
+        b"grid = " + b"[" * 5000 + b"]" * 5000,
+    ],
+)
 def test_a_file_that_is_no_toml(tmp_path, content):
     path = tmp_path / "s.toml"
     path.write_bytes(content)

@@ -9,7 +9,6 @@ import difflib
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union
@@ -18,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rooflight.errors import BadFile, BadInput, RooflightError
+from rooflight.files import toml_table
 from rooflight.hardware import devices
 from rooflight.models import registry
 from rooflight.parallel import layout
@@ -114,10 +114,10 @@ def read_plan(path: Path) -> tuple[StudyPlan, str]:
     except OSError as error:
         raise BadFile("read-failed", f"cannot read {path}: {error.strerror or error}; may you read it?") from error
     try:
-        text = content.decode()
-        return plan_of(tomllib.loads(text), str(path)), text
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadFile("not-toml", f"{path} is no TOML file: {_one_line(error)}") from None
+        table = toml_table(content)
+    except ValueError as error:
+        raise BadFile("not-toml", f"{path} is no TOML file: {error}") from None
+    return plan_of(table, str(path)), content.decode()
 
 
 def plan_of(document: Mapping[str, Any], where: str) -> StudyPlan:
