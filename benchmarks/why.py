@@ -171,7 +171,7 @@ def ninetieth(values: Sequence[float]) -> float:
 
 def too_much(rows: Sequence[Explained]) -> int:
     step = math.fsum(row.measured for row in rows)
-    return sum(-row.unexplained > max(TOO_MUCH * max(row.asked, row.measured), 1e-4 * step) for row in rows)
+    return sum(-row.left > max(TOO_MUCH * max(row.asked, row.measured), 1e-4 * step) for row in rows)
 
 
 def flop_table(steps: Sequence[Step]) -> str:

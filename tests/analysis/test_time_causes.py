@@ -69,7 +69,7 @@ def test_few_threads_do_not_keep_the_memory_busy():
     kernels = tuple(msgspec.structs.replace(kernel, grid=(1, 1, 1), block=(128, 1, 1)) for kernel in source.kernels)
     row = explain_time(msgspec.structs.replace(source, kernels=kernels))[0]
     assert row.asked + by_name(row)[FLIGHT] == pytest.approx(200 * MB / (128 * 16 / 0.65e-6), rel=1e-6)
-    assert "128 threads run at once" in next(cause.evidence for cause in row.causes if cause.name == FLIGHT)
+    assert "128 threads run at once" in next(cause.evidence for cause in row.computed if cause.name == FLIGHT)
     assert FLIGHT not in by_name(explain_time(on_another(chain(100 * MB)))[0])  # no block is known of its kernels
 
 
@@ -186,8 +186,8 @@ def test_causes_of_time_do_not_look_at_how_long_the_op_took(seed):
     after = explain_time(recounted(ledger(place), change))
     assert len(after) == len(time(place)) and added
     for old, new in zip(time(place), after, strict=True):
-        assert new.causes == old.causes and new.asked == old.asked
-        assert new.unexplained - old.unexplained == pytest.approx(added[new.op.index], abs=1e-12)
+        assert new.computed == old.computed and new.asked == old.asked
+        assert new.gap - old.gap == pytest.approx(added[new.op.index], abs=1e-12)
 
 
 def test_the_clock_of_the_product_is_no_evidence():

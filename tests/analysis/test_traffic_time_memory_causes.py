@@ -32,7 +32,7 @@ MB = 1_000_000
 
 
 def by_name(row):
-    return {cause.name: cause.amount for cause in row.causes}
+    return {cause.name: cause.amount for cause in row.computed}
 
 
 # --- bytes, by hand: three elementwise ops on an H200 ---
@@ -155,8 +155,8 @@ def test_causes_of_bytes_do_not_look_at_the_counters(place, seed):
     after = explain_traffic(recounted(ledger(place), change))
     assert len(after) == len(traffic(place)) and added
     for old, new in zip(traffic(place), after, strict=True):
-        assert new.causes == old.causes and new.asked == old.asked
-        assert new.unexplained - old.unexplained == pytest.approx(added[new.op.index], abs=0.01)
+        assert new.computed == old.computed and new.asked == old.asked
+        assert new.gap - old.gap == pytest.approx(added[new.op.index], abs=0.01)
 
 
 # --- memory ---

@@ -1,7 +1,7 @@
 """A measured quantity as a sum: what the mathematics asks for, named causes with their evidence, and what is left over.
 
 A cause is computed from shapes, kernel names, tiles, grids and other counters, never from the gap it explains. So the
-causes of an op may also add up to more than its gap: then what is left over is negative, and is shown like that.
+causes of an op may add up to more than its gap. Then the measurement refutes them, or what is left over is negative.
 """
 
 from __future__ import annotations
@@ -31,16 +31,35 @@ class Explained(msgspec.Struct, frozen=True):
     op: Op
     asked: Number
     measured: Number
-    causes: tuple[Cause, ...]
+    computed: tuple[Cause, ...]
+    """Every cause that the evidence suggests, whatever was measured."""
+    most_over: float = math.inf
+    """Part of the measured value that causes may exceed the gap by: small where they are exact."""
 
     @property
     def gap(self) -> float:
         return self.measured - self.asked
 
     @property
+    def left(self) -> float:
+        """The gap less the computed causes: negative where they exceed it."""
+        return self.gap - math.fsum(cause.amount for cause in self.computed)
+
+    @property
+    def is_refuted(self) -> bool:
+        """Do the computed causes leave more open than there is without them, or exceed the gap by more than they may?
+        Then none of them is told, and all of the gap is unexplained."""
+        is_over = self.gap > 0 and -self.left > self.most_over * self.measured
+        return abs(self.left) > abs(self.gap) or is_over
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        return () if self.is_refuted else self.computed
+
+    @property
     def unexplained(self) -> float:
         """Negative where the causes explain too much."""
-        return self.gap - math.fsum(cause.amount for cause in self.causes)
+        return self.gap if self.is_refuted else self.left
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def explain_time(ledger: Ledger, traffic: Sequence[Explained] | None = None) -> 
         return []
     kernels = kernels_of_ops(ledger)
     traffic = explain_traffic(ledger) if traffic is None else traffic
-    moved = {row.op.index: {cause.name: cause.amount for cause in row.causes} for row in traffic}
+    moved = {row.op.index: {cause.name: cause.amount for cause in row.computed} for row in traffic}
     on = DeviceSpeed.of(ledger, device)
     rows = []
     for op, values in zip(ledger.ops, op_values(ledger), strict=True):

@@ -90,6 +90,14 @@ class Why:
         """What shares are parts of: FLOPs and bytes of what was asked for, time and memory of what was taken."""
         return self.asked if self.quantity in ("FLOPs", "DRAM bytes") else self.measured
 
+    @property
+    def is_over(self) -> bool:
+        """Do the causes exceed what there is to explain?"""
+        asked, measured, left = (
+            term.a if self.side == "A" else term.b for term in (self.asked, self.measured, self.unexplained)
+        )
+        return ((measured or 0) - (asked or 0)) * (left or 0) < 0
+
     def part(self, term: Term) -> float | None:
         """Of the reference; on B, or on A where B has none."""
         whole, value = (self.reference.b, term.b) if term.b is not None else (self.reference.a, term.a)

@@ -167,7 +167,7 @@ def _causes(work: MatchedWork, a: Op, b: Op, context: WorkContext) -> list[Contr
         return []
     found = []
     for sign, row in ((-1, of_a), (1, of_b)):
-        for cause in row.causes:
+        for cause in row.computed:
             if cause.name in (time_causes.SUCH, time_causes.CLOCK):
                 continue  # kernels that differ are named as that, and so is the clock, from what was measured
             if cause.name == time_causes.CACHED and not context.knows_traffic:
@@ -192,7 +192,7 @@ def _bucket(name: str, work: MatchedWork, context: WorkContext) -> str:
 
 
 def _fits(row: Explained, context: WorkContext) -> bool:
-    return abs(row.unexplained) <= _WITHIN[context.quantity] * row.measured
+    return abs(row.left) <= _WITHIN[context.quantity] * row.measured
 
 
 def _differ(a: Op, b: Op) -> bool:

@@ -28,7 +28,8 @@ SMALLEST = 0.0005
 """Causes under this part are in the JSON document only."""
 CONVENTIONS = (
     "A cause is computed from shapes, kernel names, tiles, grids and other counters, never from the gap it "
-    "explains: causes may explain too much, and the unexplained part is then negative. Shares of FLOPs and bytes "
+    "explains. Causes that leave more of an op open than there is without them are refuted, and not told; others may "
+    "explain too much, and the unexplained part is then negative. Shares of FLOPs and bytes "
     "are relative to the formula's value (useful FLOPs, compulsory bytes), shares of time and memory to the "
     "measured value. Three parts of the time are measured, not computed: GPU idle time, kernels that run beside a "
     "matrix product (copies, casts), and overlap of kernels."
@@ -124,7 +125,7 @@ def why_lines(comparison: Comparison) -> list[str]:
         if share is None:
             continue
         result = f"{abs(share):.2%} of the {reference} is unexplained"
-        if share <= -0.00005:
+        if abs(share) >= 0.00005 and why.is_over:
             result = f"the causes explain {abs(share):.2%} of the {reference} too much"
         of = f" of {why.side}" if all(side.is_measured for side in comparison.reasons) else ""
         lines.append(f"{why.quantity}{of}: {result}")
@@ -179,4 +180,5 @@ def _explained(row: Explained) -> dict[str, Any]:
         "measured": row.measured,
         "unexplained": row.unexplained,
         "causes": [msgspec.structs.asdict(cause) for cause in row.causes],
+        "refuted": [msgspec.structs.asdict(cause) for cause in row.computed] if row.is_refuted else [],
     }
