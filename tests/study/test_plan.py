@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import re
 import tomllib
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -261,3 +263,12 @@ def test_the_input_of_a_model_without_one_is_given_to_every_verb():
     (cell,) = plan_of({"grid": {"model": "mine.py:Net", "input": "3x32x32"}}, "plan.toml").cells
     assert cell.input == "3x32x32"
     assert cell.command("estimate") == "rooflight estimate mine.py:Net --input 3x32x32"
+
+
+def test_a_cell_of_a_large_grid_computes_its_coordinates_once():
+    """Reports ask for a cell's coordinates dozens of times, and a page of 100,000 cells took a minute."""
+    (cell, *_) = plan({"model": "mnist-cnn", "batch": list(range(1, 50_001))}).cells
+    assert cell.coordinates is cell.coordinates and cell.alone is cell.alone
+    again = msgspec.structs.replace(cell, batch=2)
+    assert (again.coordinates["batch"], cell.coordinates["batch"]) == (2, 1)
+    assert pickle.loads(pickle.dumps(cell)) == cell

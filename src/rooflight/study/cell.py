@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Literal
 
 import msgspec
@@ -29,7 +29,7 @@ PROCESSOR = "cpu"
 """This machine's processor, also where it has a GPU."""
 
 
-class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, dict=True):
     """A step and a device."""
 
     batch: int = 1
@@ -37,7 +37,7 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
     on: str | None = None
     """A device of the database, or `here`; `None`: only estimated."""
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Stable over processes and versions: what is as usual is not part of it."""
         # Values are compared: `omit_defaults` leaves a text away only where it is the very same object.
@@ -63,7 +63,7 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
         ]
         return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(part for part in parts if part)).strip("-")[:80]
 
-    @property
+    @cached_property
     def coordinates(self) -> dict[str, str | int | bool]:
         """All that tells one cell from another, those that are given or have a usual value."""
         coordinates: dict[str, str | int | bool] = {"model": self.model}
@@ -108,7 +108,7 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
         """Of an estimate it is the step's, which all devices share."""
         return (self.alone.id if side == "estimated" else self.id), side
 
-    @property
+    @cached_property
     def alone(self) -> StudyCell:
         """The cell without its device: what is estimated."""
         only_predicted = {field.name: field.default for field in fields_for("study") if "estimate" not in field.verbs}

@@ -10,6 +10,7 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union
 
@@ -316,6 +317,9 @@ def is_of_this_machine(device: str) -> bool:
 
 
 def _check_once(axis: str, values: Sequence[Any], where: str) -> None:
+    with suppress(TypeError):  # settings are no keys of a set
+        if len(set(values)) == len(values):
+            return
     for place, value in enumerate(values):
         if value in values[:place]:
             raise BadInput("duplicate-value", f"{where}: {axis} has {value!r} twice: leave one of them out")
