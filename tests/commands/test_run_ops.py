@@ -168,6 +168,7 @@ def test_regions_of_the_program_stay(program, tmp_path):
 @pytest.mark.parametrize(("text", "code", "facts"), [
     ("print(1 / 3)", 0, "torch"),
     ("train(3)", 0, r"\b3 optimizer steps\b.*\bstep 7\b.*`--steps 2:3`"),
+    ("train(6)\nmodel(torch.randn(4, 8))", 0, r"\b6 optimizer steps\b.*\bstep 7\b.*`--steps 2:6`"),
     ("train(1)", 0, r"\b1 optimizer steps\b.*\b2\b"),
     ("train(6)\nos.kill(os.getpid(), signal.SIGKILL)", 137, r"\bstep 7\b"),
     ("train(6)\nos._exit(3)", 3, r"\bstep 7\b"),

@@ -38,7 +38,7 @@ _EAGER = Note(
     "compiled-code-ran-eagerly",
     "compiled code ran eagerly in the recorded step: the ops are those of eager code, the step's time is not",
 )
-_ENDED = Note("ended-early", "the program ended in the step that was recorded: what came before is here")
+_ENDED = Note("ended-early", "an error ended the program in the step that was recorded: what came before is here")
 _PUT_OFFS = 5
 """Steps one after the other that may not be measured, because of what the program does in them."""
 _WAITS = 20
@@ -431,8 +431,12 @@ class ScriptRun:
         if watch is not None:
             watch.stop()
         self._abandon()
-        if watch is not None and passes is None:
+        if watch is None or passes is not None:
+            return
+        if hasattr(sys, "last_type"):  # an error that the program did not catch
             self._save(watch.ledger(step=self._step_quantities(), notes=(_ENDED,)))
             status.recorded.append(status.steps + 1)
             status.recorded_s = took
-            self._file.write(status)
+        else:
+            status.doing = "nothing"  # what follows the last step is none
+        self._file.write(status)
