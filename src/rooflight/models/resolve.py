@@ -88,6 +88,12 @@ def live_workload(
         raise BadInput("nested-tensor", "an input is a nested tensor, whose rows cannot be followed: pass a padded one")
     first = tensors[0] if tensors else None
     is_tokens = first is not None and first.dim() == 2 and not first.is_floating_point()
+    for name, given in (("batch", batch), ("seq", seq if is_tokens else None)):
+        if given and tensors and all(size % given for tensor in tensors for size in tensor.shape[:2]):
+            sizes = ", ".join("x".join(map(str, tensor.shape)) for tensor in tensors)
+            raise BadInput(
+                "not-the-inputs", f"{name}={given} does not fit the inputs, which are {sizes}: pass inputs of that size"
+            )
     task: Task = "language-model" if is_tokens else "features"
     if first is not None and first.dim() == 4:
         task = "classification"  # an image, most likely
