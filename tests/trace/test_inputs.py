@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rooflight import estimate
 from rooflight.errors import BadInput
 from tests.fixtures.notes import note_texts
 from tests.fixtures.tracing import flops, infer, names, only, rows, train
@@ -152,3 +153,19 @@ def test_steps_have_their_mode_and_phases() -> None:
     assert not [s for s in ledger.storages if s.category in ("activation", "gradient", "optimizer-state")]
     assert {op.phase for op in train(model, x).ops} == {"forward", "backward", "optimizer"}
     assert "native_dropout" in names(train(model, x))
+
+
+@pytest.mark.parametrize(("model", "inputs", "given"), [
+    (nn.Conv2d(3, 4, 3), torch.randn(8, 3, 16, 16), {"batch": 16}),
+    (nn.Embedding(10, 4), torch.ones(2, 64, dtype=torch.long), {"seq": 128}),
+])  # fmt: skip
+def test_a_batch_or_sequence_that_the_inputs_do_not_have_is_refused(
+    model: nn.Module, inputs: Tensor, given: dict[str, Any]
+) -> None:
+    with pytest.raises(BadInput) as error:
+        estimate(model, inputs, **given)
+    assert error.value.code == "not-the-inputs"
+
+
+def test_rows_of_several_for_each_sample_are_an_input_of_its_batch() -> None:
+    assert estimate(nn.Linear(4, 3), torch.randn(32, 4), batch=8).header.batch == 8
