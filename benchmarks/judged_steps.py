@@ -161,7 +161,7 @@ def neusight() -> Iterator[PublishedStep]:
             continue
         key = TraceKey(
             "neusight", known["spec"], row["step"], seq=row["seq"], settings=tuple(known["set"].items()), tf32=False,
-            optimizer="sgd", batch=row["batch"],
+            optimizer="sgd" if row["step"] == "train" else None, batch=row["batch"],
         )  # fmt: skip
         yield PublishedStep(
             source="neusight", device=device, model=row["model"], family="", step=row["step"],

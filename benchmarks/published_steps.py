@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 def traced(spec: str, settings: tuple[tuple[str, str], ...], batch: int, seq: int, step: StepKind) -> Ledger:
     """The ops between the events: for training the second of two micro-batches, whose backward adds to gradients."""
     ledger = rooflight.estimate(
-        str(ROOT / spec), batch=batch, seq=seq, step=step, dtype="fp32", tf32=False, overrides=dict(settings), optimizer="sgd",
-        accumulate=2 if step == "train" else 1,
+        str(ROOT / spec), batch=batch, seq=seq, step=step, dtype="fp32", tf32=False, overrides=dict(settings),
+        optimizer="sgd" if step == "train" else None, accumulate=2 if step == "train" else 1,
     )  # fmt: skip
     return only(ledger, timed_ops(ledger))
 

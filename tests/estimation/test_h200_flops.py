@@ -30,7 +30,7 @@ FUSED = ("aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_atten
 def estimated(model: str, dtype: Any, mode: Any):
     """FLOPs per sample, those of them that torch does not see, and parameters."""
     name, seq = NAMES.get(model, (model, None))
-    ledger = rooflight.estimate(name, batch=2, seq=seq, dtype=dtype, step=mode, loss="mse")
+    ledger = rooflight.estimate(name, batch=2, seq=seq, dtype=dtype, step=mode, loss="mse" if mode == "train" else None)
     sums, unseen = total(ledger.ops), total(op for op in ledger.ops if op.name in FUSED)
     assert (sums.flops + sums.recompute_flops) % 2 == 0
     return (sums.flops + sums.recompute_flops) // 2, unseen.flops // 2, params(ledger)

@@ -225,7 +225,8 @@ def test_memory_that_hardly_grows() -> None:
     """A line through two sizes that are alike points to anywhere: the search goes on by doubling."""
     (limit,) = ask("mnist-cnn", on="epyc-9654", tier="spec", max_batch=True).limits
     assert limit.value > 100_000
-    (limit,) = ask("llama3-8b", dtype="bf16", step="infer", seq=512, max_seq=True, overrides=SMALL_LLAMA).limits
+    endless = SMALL_LLAMA | {"max_position_embeddings": "1000000000"}
+    (limit,) = ask("llama3-8b", dtype="bf16", step="infer", seq=512, max_seq=True, overrides=endless).limits
     assert limit.fails == limit.value + 1 and limit.value > 10_000
 
 

@@ -25,6 +25,7 @@ from rooflight.trace import borrowing, containers, snapshots
 from tests.trace.test_live_modules import Snapshot
 
 X = torch.randn(3, 4)
+LOSS: dict[str, Any] = {"train": "sum", "infer": None}
 SLOW = pytest.mark.slow
 REFUSED = ("update", "clear", "extend", "append", "add", "pop", "popitem", "setdefault", "remove", "insert", "copy",
            "items", "keys", "values", "__setitem__", "__delitem__", "__iter__", "__len__", "__copy__", "__deepcopy__",
@@ -113,7 +114,7 @@ def test_containers_that_refuse_everything(kind: type, content: Any, on: Any) ->
     net = Net(held)
     before, nested = Snapshot(net), insides(net)
     for step in ("infer", "train"):
-        ledger = rooflight.estimate(net, X, step=step, loss="sum", on=on)
+        ledger = rooflight.estimate(net, X, step=step, loss=LOSS[step], on=on)
         assert ledger.ops
         before.check(net)
         assert net.held is held
@@ -178,7 +179,7 @@ class Fault:
 
 def points_of(step: Any, on: Any) -> int:
     fault = Fault(None, ValueError)
-    rooflight.estimate(Net([], fault), X, step=step, loss="sum", on=on)
+    rooflight.estimate(Net([], fault), X, step=step, loss=LOSS[step], on=on)
     return fault.passed
 
 
@@ -195,7 +196,7 @@ def test_a_failure_at_every_point_of_the_step(step: Any, on: Any, error: type[Ba
         # A trace without data is tried again in another way, in which nothing fails any more; Ctrl-C ends it at once.
         ends = on != "meta" or error is KeyboardInterrupt
         with pytest.raises((TraceFailed, KeyboardInterrupt)) if ends else contextlib.nullcontext():
-            rooflight.estimate(net, X, step=step, loss="sum", on=on)
+            rooflight.estimate(net, X, step=step, loss=LOSS[step], on=on)
         assert fault.passed > at
         before.check(net)
         assert insides(net) == nested
@@ -353,7 +354,7 @@ def test_parameters_that_the_step_moves_or_freezes_are_as_before() -> None:
             model = Pruned()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             before = Snapshot(model)
-            rooflight.estimate(model, X, on=on, step=step, loss="sum")
+            rooflight.estimate(model, X, on=on, step=step, loss=LOSS[step])
             before.check(model)
             assert model.mask.tolist() == [[1.0] * 4] * 4
             assert optimizer.param_groups[0]["params"][0] is model.layer.weight

@@ -267,8 +267,8 @@ def _give(ledger: Ledger, options: Mapping[str, Any], to: str, written: str) -> 
     is_the_table = written in ("csv", "md") and to == "text"
     if ledger.header.rank == 0 and not (is_the_table and is_saved):
         show(document, to)
-    for error in unwritten[:-1]:
-        complain(error.on_command_line)
+    for failure in unwritten[:-1]:
+        complain(failure.on_command_line)
     if unwritten:
         raise unwritten[-1]
 
