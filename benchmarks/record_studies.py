@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 import rooflight
-from rooflight.study.journal import JournalEntry
+from rooflight.study.journal import JournalEntry, StudyJournal
 from rooflight.study.plan import read_plan
 from rooflight.study.store import read
 from rooflight.study.values import measured
@@ -65,18 +65,9 @@ def record(source: Path, target: Path) -> None:
 
 
 def done_in(folder: Path) -> list[JournalEntry]:
-    entries = []
-    for path in sorted((folder / "journal").glob("*.jsonl")):
-        entries += [
-            msgspec.json.decode(line, type=JournalEntry)
-            for line in path.read_bytes().splitlines()
-            if line.endswith(b"}")
-        ]
-    kept = {}
-    for entry in sorted(entries, key=lambda one: one.at):
-        if entry.state == "done":
-            kept.setdefault((entry.key, entry.side), entry)
-    return list(kept.values())
+    journal = StudyJournal(folder)
+    done = [journal.done_entries(key)[0] for key in journal._done]
+    return sorted(done, key=lambda entry: entry.at)
 
 
 def main() -> None:
