@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import rooflight
+from rooflight import metrics
 from rooflight.errors import RooflightError
 from rooflight.hardware import devices
 from rooflight.prediction.result import Prediction
@@ -94,3 +95,7 @@ def test_laws_of_a_prediction(step: dict[str, Any], layout: dict[str, Any], on: 
     for smaller, larger in zip(predictions[::2], predictions[1::2], strict=True):
         assert (smaller.device, 2 * step["batch"]) == (larger.device, larger.batch)
         assert larger.time_s >= MAY_BE_SHORTER * smaller.time_s, f"on {larger.device}"
+
+
+def test_nothing_is_clamped_to_obey_a_law() -> None:
+    assert metrics.percent_of_roof(2.0, 1.0) == 200
