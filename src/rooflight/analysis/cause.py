@@ -48,7 +48,7 @@ class Explained(msgspec.Struct, frozen=True):
     @property
     def is_refuted(self) -> bool:
         """Do the computed causes leave more open than there is without them, or exceed the gap by more than they may?
-        Then none of them is told, and all of the gap is unexplained."""
+        If so, no cause is shown, and the whole gap is unexplained."""
         is_over = self.gap > 0 and -self.left > self.most_over * self.measured
         return abs(self.left) > abs(self.gap) or is_over
 
