@@ -265,7 +265,12 @@ def _received(receiver: Connection, step: RunningStep) -> TriedStep:
 
 
 def _in_fork(sender: Connection, task: tuple[str, str, str], memory_gib: int) -> None:
+    import torch
+
     resource.setrlimit(resource.RLIMIT_DATA, (memory_gib << 30, memory_gib << 30))
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)  # here, not in the process that forks: it may be a test's
+    torch.set_num_threads(1)
     try:
         sender.send(tried(*task))
     except MemoryError:
@@ -275,15 +280,9 @@ def _in_fork(sender: Connection, task: tuple[str, str, str], memory_gib: int) ->
 def _import_libraries() -> None:
     from rooflight.models.optional_packages import imported
 
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
     for package in ("torchvision", "timm", "transformers"):
         imported(package)
-    import torch
-
     import rooflight.trace.tracer  # noqa: F401
-
-    torch.set_num_threads(1)
 
 
 # --- what is kept ---

@@ -1,6 +1,7 @@
 """What every test process needs before torch is used, and what a test may not leave to the next."""
 
 import gc
+import logging
 import os
 import sys
 import tempfile
@@ -62,7 +63,7 @@ def _state() -> dict[str, object]:
     """Return settings of the process that code reads: the environment, and those of torch where it is loaded."""
     others = "PYTEST", "TORCHINDUCTOR", "_TORCHINDUCTOR", "TRITON", "PYTORCH_NVML"  # set by pytest, torch, Lightning
     state: dict[str, object] = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-    state["folder"] = os.getcwd()
+    state |= {"folder": os.getcwd(), "disabled logging": logging.root.manager.disable}
     if torch := sys.modules.get("torch"):
         state |= {
             "threads": torch.get_num_threads(),
