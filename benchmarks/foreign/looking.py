@@ -172,13 +172,13 @@ def _mem_tracker(step: Any, args: tuple[Any, ...]) -> Row:
     """It wants to be told what there is; so it is told all that the step can reach."""
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from rooflight.trace.reach import Reach
+    from rooflight.trace.snapshot import Snapshot
 
-    reach = Reach.of_call(step, args, {})
+    reached = Snapshot.of_call(step, args, {}, saves=False)
     start = time.perf_counter()
     tracker = MemTracker()
     tracker.track_external(
-        *reach.modules.values(), *reach.optimizers, *(one for one in args if isinstance(one, torch.Tensor))
+        *reached.modules.values(), *reached.optimizers, *(one for one in args if isinstance(one, torch.Tensor))
     )
     with tracker:
         step(*args)

@@ -927,5 +927,4 @@ def test_a_gradient_that_somebody_keeps_outlives_backward():
         sine = next(op for op in ledger.ops if op.phase == "backward" and op.packet == "aten::cos")
         gradient = next(op for op in ledger.ops[sine.index + 1 :] if op.packet == "aten::mul")
         lives[model.keep] = next(s for s in ledger.storages if s.id == gradient.outputs[0].storage).dies
-    assert kept
     assert lives[False] is not None and lives[True] is None  # type: ignore[index]

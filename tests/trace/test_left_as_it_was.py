@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
 import gc
 import sys
 import threading
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -252,10 +254,44 @@ def sparse_gradients():
     return lambda: table(torch.tensor([1, 2])).sum().backward(), lambda: table.weight.grad.to_dense().tolist()
 
 
+def variables_of_hooks_of_gradients():
+    """A running average of gradients, as training loops keep one."""
+    model = layers()
+    average, counts = {"weight": torch.zeros(4, 4)}, []
+
+    def hook(gradient):
+        average["weight"] = 0.9 * average["weight"] + 0.1 * gradient
+
+    model[0].weight.register_hook(hook)
+    model[2].weight.register_post_accumulate_grad_hook(lambda parameter: counts.append(parameter.grad))
+    return lambda: model(X).sum().backward(), lambda: (type(average["weight"]), average["weight"].tolist(), len(counts))
+
+
+def buffers_of_bytes():
+    model, flags, history = layers(), bytearray(4), array.array("d", [0, 0])
+
+    def step():
+        flags[0], history[1] = 1, 2
+        return model(X)
+
+    return step, lambda: (bytes(flags), history.tolist())
+
+
+def filters_of_warnings():
+    model = layers()
+
+    def step():
+        warnings.simplefilter("ignore")
+        return model(X)
+
+    return step, lambda: tuple(warnings.filters)
+
+
 PLACES = [
     objects_of_submodules, hooks_of_submodules, globals_and_classes_of_methods, slots, frozen, functions_of_autograd,
     attributes_and_hooks_of_tensors, names_that_are_new, arrays, older_generators_of_numpy, data_sets,
     modules_of_the_program, classes_of_modules, settings_of_torch,
+    variables_of_hooks_of_gradients, buffers_of_bytes, filters_of_warnings,
 ]  # fmt: skip
 
 
@@ -279,6 +315,22 @@ def test_a_run_on_real_data_leaves(place):
     else:
         assert rooflight.estimate(step, real_data=True).ops
     assert look() == before
+
+
+def test_gradients_of_a_model_in_the_frame_of_a_generator():
+    def training():
+        model = layers()
+        while True:
+            model(X).sum().backward()
+            yield model
+
+    steps = training()
+    model = next(steps)
+    gradient = model[0].weight.grad
+    values = gradient.clone()
+    rooflight.estimate(lambda: next(steps))
+    assert model[0].weight.grad is gradient
+    assert torch.equal(gradient, values)
 
 
 def test_caches_forget_what_they_learnt_without_data():

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 import weakref
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -241,7 +242,7 @@ def test_other_threads_run_as_usual_meanwhile() -> None:
     """A trace redirects operators; real tensors of another thread must not notice."""
     q, lstm, x = torch.randn(2, 4, 8, 16), nn.LSTM(4, 4), torch.randn(3, 4)
     expected = (F.scaled_dot_product_attention(q, q, q), lstm(x)[0].detach())
-    found: list[Any] = []
+    found: SimpleQueue[Any] = SimpleQueue()  # what a list holds is restored
 
     class Slow(nn.Module):
         def __init__(self) -> None:
@@ -250,7 +251,7 @@ def test_other_threads_run_as_usual_meanwhile() -> None:
 
         def forward(self, y: Tensor) -> Tensor:
             other = threading.Thread(
-                target=lambda: found.append((F.scaled_dot_product_attention(q, q, q), lstm(x)[0].detach()))
+                target=lambda: found.put((F.scaled_dot_product_attention(q, q, q), lstm(x)[0].detach()))
             )
             other.start()
             other.join()
@@ -258,8 +259,8 @@ def test_other_threads_run_as_usual_meanwhile() -> None:
 
     for on in ("meta", "fake"):
         infer(Slow(), torch.randn(2, 4), on=on)
-    assert len(found) == 2
-    for attention, output in found:
+    assert found.qsize() == 2
+    for attention, output in (found.get(), found.get()):
         assert torch.equal(attention, expected[0])
         assert torch.equal(output, expected[1])
 
@@ -346,7 +347,7 @@ def test_two_threads_may_estimate_the_same_model(on: Any) -> None:
 
 def test_an_estimate_inside_a_forward_is_its_own() -> None:
     inner = nn.Linear(4, 4)
-    seen: list[int] = []
+    seen: SimpleQueue[int] = SimpleQueue()
 
     class Curious(nn.Module):
         def __init__(self) -> None:
@@ -354,11 +355,11 @@ def test_an_estimate_inside_a_forward_is_its_own() -> None:
             self.own = nn.Linear(4, 2)
 
         def forward(self, x: Tensor) -> Tensor:
-            seen.append(total(infer(inner, torch.randn(3, 4)).ops).macs)
+            seen.put(total(infer(inner, torch.randn(3, 4)).ops).macs)
             return self.own(x)
 
     ledger = infer(Curious(), torch.randn(5, 4))
-    assert seen == [3 * 4 * 4]
+    assert seen.get() == 3 * 4 * 4
     assert total(ledger.ops).macs == 5 * 4 * 2
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 from unittest.mock import Mock
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 
 import rooflight
 from rooflight.errors import NotPutBack, RooflightError, TraceFailed
-from rooflight.trace import borrowing, containers, snapshots
+from rooflight.trace import restoring, saved_state, tensor_values
+from rooflight.trace.snapshot import Snapshot as Reached
 from tests.trace.test_live_modules import Snapshot
 
 X = torch.randn(3, 4)
@@ -45,7 +47,7 @@ def made(kind: type, content: Any) -> Any:
     """A container of that kind, filled past its own methods."""
     base = next(one for one in (OrderedDict, dict, list, set, deque) if issubclass(kind, one))
     found: Any = base.__new__(kind)
-    containers.put_back(found, content)
+    restoring.refill(found, content)
     return found
 
 
@@ -100,7 +102,7 @@ class Net(nn.Module):
 
 def change(held: Any) -> None:
     """Past the methods that refuse it."""
-    containers.put_back(held, (("other", 3),) if isinstance(held, dict) else ("z",))
+    restoring.refill(held, (("other", 3),) if isinstance(held, dict) else ("z",))
 
 
 def insides(net: Net) -> str:
@@ -118,7 +120,7 @@ def test_containers_that_refuse_everything(kind: type, content: Any, on: Any) ->
         assert ledger.ops
         before.check(net)
         assert net.held is held
-        assert containers.contents(held) == content
+        assert restoring.contents(held) == content
         assert insides(net) == nested
 
 
@@ -169,10 +171,14 @@ class Fault:
     """Raises at one of the points that a step passes, and counts them."""
 
     def __init__(self, at: int | None, error: type[BaseException]) -> None:
-        self.at, self.error, self.passed = at, error, 0
+        self.at, self.error, self._passed = at, error, SimpleQueue[None]()  # a number would be restored
+
+    @property
+    def passed(self) -> int:
+        return self._passed.qsize()
 
     def __call__(self) -> None:
-        self.passed += 1
+        self._passed.put(None)
         if self.passed - 1 == self.at:
             raise self.error("on purpose")
 
@@ -214,7 +220,7 @@ def test_a_failure_while_it_is_put_back(error: type[BaseException]) -> None:
         before, nested = Snapshot(net), insides(net)
         fault, heard = Lines(error, at=line), False
         try:
-            with borrowing.borrowed(net, training=True):
+            with saved_state.borrowed(net, training=True):
                 net(X.to("meta"))
                 fault.start()
         except (KeyboardInterrupt, SystemExit):
@@ -236,7 +242,7 @@ class Lines:
 
     def __init__(self, error: type[BaseException], at: int) -> None:
         self.error, self.left, self.struck = error, at, False
-        self._files = {containers.__file__, snapshots.__file__}
+        self._files = {restoring.__file__, tensor_values.__file__}
 
     def start(self) -> None:
         self.before = sys.gettrace()
@@ -247,7 +253,7 @@ class Lines:
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
         # What holds signals back and goes through the steps cannot be held back itself: see the next test.
-        code, loops = frame.f_code, ("put_back_all", "_signals_later")
+        code, loops = frame.f_code, ("restore", "_signals_deferred")
         return self._line if code.co_filename in self._files and code.co_name not in loops else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -278,7 +284,7 @@ def test_a_signal_at_any_moment_of_putting_back(number: int, error: type[BaseExc
         for moment in range(60):
             heard = False
             try:
-                with borrowing.borrowed(model, training=True):
+                with saved_state.borrowed(model, training=True):
                     timer = threading.Timer(moment * 2e-4, os.kill, (os.getpid(), number))
                     timer.start()
                     if moment % 2:
@@ -393,7 +399,7 @@ def test_odd_attributes_are_no_hindrance() -> None:
 
 
 def test_large_tensors_of_a_model_are_not_copied_but_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(borrowing, "_MOST_KEPT", 100)
+    monkeypatch.setattr(saved_state, "_MOST_BYTES", 100)
     net = Net()
     net.table = torch.ones(100)
     assert rooflight.estimate(net, X).ops
@@ -402,22 +408,17 @@ def test_large_tensors_of_a_model_are_not_copied_but_watched(monkeypatch: pytest
         rooflight.estimate(net, X)
 
 
-def test_weights_that_stand_in_a_list_too_are_no_further_tensors() -> None:
-    lstm = nn.LSTM(4, 4)
-    assert borrowing.KeptAttributes([lstm]).tensors == []
-    assert len(lstm._flat_weights) == 4
-
-
-def test_what_modules_share_is_walked_once() -> None:
+def test_what_modules_share_is_saved_once() -> None:
     shared: dict[str, list[list[Any]]] = {"lists": [[number] for number in range(50)]}
     layers = nn.Sequential(*(nn.Linear(2, 2) for _ in range(20)))
     for layer in layers:
         layer.shared = shared  # type: ignore[assignment]
-    walked = borrowing.KeptAttributes(layers.modules())
+    saved = Reached(("", layers))
     shared["lists"][3].append("more")
-    walked.put_back()
+    restoring.restore(saved.restorers)
     assert shared["lists"][3] == [3]
-    assert len(walked._others) < 50 + 2 + 21 * 20  # the lists once, and what every module has of its own
+    # The lists once; of every module its attributes, class, state and 15 containers; of every weight its attributes.
+    assert len(saved.restorers) < 50 + 2 + 21 * 20 + 40
 
 
 def test_tensors_without_memory_of_their_own_are_no_hindrance() -> None:

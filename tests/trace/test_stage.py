@@ -16,8 +16,8 @@ from rooflight.errors import BadInput, TraceFailed
 from rooflight.models import build
 from rooflight.models.resolve import given_workload, live_workload
 from rooflight.trace import TraceOptions
-from rooflight.trace.snapshots import KeptRandomness, KeptValues
 from rooflight.trace.stage import staged
+from rooflight.trace.tensor_values import RandomState, SavedValues
 from tests.fixtures.photograph import assert_same, photograph
 
 CPU = TraceOptions(target="cpu", on="cpu")
@@ -297,12 +297,12 @@ def test_a_cache_is_fresh_in_every_run():
 def test_kept_values_are_put_back_in_place():
     tensors = [torch.randn(4, 4), torch.arange(4), nn.Parameter(torch.randn(3)), torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)]  # fmt: skip
     copies, places = [tensor.detach().clone() for tensor in tensors], [tensor.data_ptr() for tensor in tensors]
-    kept = KeptValues([*tensors, tensors[0]])
+    kept = SavedValues([*tensors, tensors[0]])
     for _ in range(2):
         with torch.no_grad():
             for tensor in tensors:
                 tensor.add_(1)
-        kept.put_back()
+        kept.restore()
         assert all(torch.equal(tensor, copy) for tensor, copy in zip(tensors, copies, strict=True))
     assert [tensor.data_ptr() for tensor in tensors] == places
     assert tensors[3].is_contiguous(memory_format=torch.channels_last)
@@ -310,31 +310,31 @@ def test_kept_values_are_put_back_in_place():
 
 def test_what_did_not_change_is_not_written():
     still, moved = torch.zeros(2), torch.zeros(2)
-    kept = KeptValues([still, moved])
+    kept = SavedValues([still, moved])
     moved.add_(1)
     version = still._version
-    kept.put_back()
+    kept.restore()
     assert still._version == version and moved.sum() == 0
     still.data.add_(1)  # which torch does not count
-    kept.put_back()
+    kept.restore()
     assert still.tolist() == [1, 1]
-    kept.put_back(everything=True)
+    kept.restore(everything=True)
     assert still.tolist() == [0, 0]
 
 
 def test_kept_values_leave_inference_tensors_alone():
     with torch.inference_mode():
         tensor = torch.zeros(2)
-    KeptValues([tensor]).put_back(everything=True)
+    SavedValues([tensor]).restore(everything=True)
     assert tensor.tolist() == [0, 0]
 
 
 def test_kept_values_of_a_view_and_its_base():
     base = torch.arange(6.0)
     view = base[2:4]
-    kept = KeptValues([base, view])
+    kept = SavedValues([base, view])
     view.mul_(10)
-    kept.put_back()
+    kept.restore()
     assert base.tolist() == [0, 1, 2, 3, 4, 5]
 
 
@@ -456,13 +456,13 @@ def test_an_input_made_in_inference_mode_can_be_trained_with():
 
 
 def test_every_generator_is_put_back():
-    kept = KeptRandomness(cuda=False)
+    kept = RandomState(cuda=False)
 
     def draw():
         return random.random(), torch.rand(1).item(), numpy.random.rand()
 
     first = draw()
-    kept.put_back()
+    kept.restore()
     assert draw() == first
 
 

@@ -49,7 +49,7 @@ from rooflight.spec import (
 )
 from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.program_stage import Program, ProgramStage, ledger_of, staged_program
-from rooflight.trace.reach import Reach
+from rooflight.trace.snapshot import Snapshot
 from rooflight.trace.stage import Recording, Stage, staged
 from rooflight.trace.tracer import header_of
 
@@ -257,7 +257,7 @@ def _measure_program(
 ) -> Ledger:
     """Measure a step of the caller's own, where its tensors are."""
     args, kwargs = called_with
-    where = Reach.of_call(step, args, kwargs).device
+    where = Snapshot.of_call(step, args, kwargs, saves=False).device
     wanted = where if asked is None else _parsed(asked)
     if wanted.type != where.type:
         if wanted.type != "cuda" or not torch.cuda.is_available():

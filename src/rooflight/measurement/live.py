@@ -56,8 +56,8 @@ from rooflight.trace.precision import math_modes
 from rooflight.trace.program import ProgramRecorder
 from rooflight.trace.program_modules import ProgramTracker
 from rooflight.trace.program_stage import ProgramRecording, program_header, program_recording
-from rooflight.trace.reach import Reach
 from rooflight.trace.recorder import Observer
+from rooflight.trace.snapshot import Snapshot
 from rooflight.trace.target import parse_target
 
 _BUSY = "torch's profiler is running already"
@@ -84,7 +84,7 @@ class StepWatch:
 
     def __init__(
         self,
-        of: FrameType | Reach | None = None,
+        of: FrameType | Snapshot | None = None,
         *,
         name: str = "",
         command: str = "rooflight.record()",
@@ -93,7 +93,7 @@ class StepWatch:
         """`of`: the code whose names modules are called by, or what it reaches. `gives_way` is told why this should be
         ended (`discard`) where the program does something that does not go with it; without it as much is recorded as
         can be. Nor does the program fail then with what cannot be recorded: `stop` does."""
-        self._reach = of if isinstance(of, Reach) else Reach() if of is None else Reach.of_frame(of)
+        self._reach = of if isinstance(of, Snapshot) else Snapshot(saves=False) if of is None else Snapshot.of_frame(of)
         on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         self._on: TensorKind = "cuda" if on_gpu else "cpu"
         target = "cuda:{}{}".format(*torch.cuda.get_device_capability()) if on_gpu else "cpu"

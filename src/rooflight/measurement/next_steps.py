@@ -24,8 +24,8 @@ from rooflight.measurement.findings import Findings, Progress, median
 from rooflight.measurement.live import StepWatch
 from rooflight.measurement.options import MeasureOptions
 from rooflight.trace.program_stage import ProgramStage
-from rooflight.trace.reach import Reach
 from rooflight.trace.recorder import Observer
+from rooflight.trace.snapshot import Snapshot
 
 _MOST_PASSES = 200
 
@@ -57,7 +57,8 @@ def measure_next_steps(stage: ProgramStage, options: MeasureOptions, progress: P
 
 
 def _watched(stage: ProgramStage, observer: Observer | None = None) -> StepWatch:
-    watch = StepWatch(Reach.of_call(stage.step, *stage.arguments), name=stage.name, command=stage.options.command)
+    reached = Snapshot.of_call(stage.step, *stage.arguments, saves=False)
+    watch = StepWatch(reached, name=stage.name, command=stage.options.command)
     watch.start(observer)
     output = None
     try:

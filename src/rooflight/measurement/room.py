@@ -11,7 +11,7 @@ from rooflight.machine import memory_use
 from rooflight.models.workload import Workload
 from rooflight.spec import StepSpec
 from rooflight.trace.optimizers import chosen_optimizer, make_state
-from rooflight.trace.snapshots import optimizer_tensors
+from rooflight.trace.saved_state import optimizer_tensors
 from rooflight.trace.step import TrainingChoices
 
 

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from rooflight.models.workload import Workload
-from rooflight.trace.borrowing import swap_state, to_meta
 from rooflight.trace.options import TensorKind
+from rooflight.trace.saved_state import swap_state, to_meta
 
 
 def prepare(stage: ExitStack, workload: Workload, on: TensorKind, roots: nn.Module) -> tuple[tuple[Any, Any], Any]:

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import BadInput, RooflightError, one_line
 from rooflight.ledger import Note
 from rooflight.spec.fields import own_name
-from rooflight.trace.borrowing import to_meta
-from rooflight.trace.containers import contents, inside, put_back
 from rooflight.trace.inputs import fake
 from rooflight.trace.interception import as_a_mode, below_autograd
 from rooflight.trace.options import TensorKind
-from rooflight.trace.snapshots import KeptValues, Restoring, put_back_all
+from rooflight.trace.saved_state import to_meta
 from rooflight.trace.step import TrainingChoices, value_or_one
 
 _SINCE = {"adafactor": "2.5", "muon": "2.9"}
@@ -230,29 +226,6 @@ def _over_twins(
 
 _BOUND = ("step", "zero_grad")
 """What schedulers and libraries put in the place of a method, bound to the caller's optimizer."""
-
-
-@contextmanager
-def kept(optimizer: Any) -> Iterator[None]:
-    """An instance of the caller's that will really run: state, groups and all else are as they were afterwards."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        yield
-        return
-    optimizers = [optimizer]
-    for each in optimizers:  # one may wrap another, as Accelerate's does
-        held = tree_leaves(list(vars(each).values()))
-        optimizers += [value for value in held if isinstance(value, torch.optim.Optimizer) and value not in optimizers]
-    containers, tensors = inside([vars(each) for each in optimizers])
-    parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    values = KeptValues(tensor for tensor in tensors if id(tensor) not in parameters)
-    restoring: list[Restoring] = [
-        *(("the optimizer's state", partial(put_back, held, contents(held))) for held in containers),
-        ("the optimizer's values", partial(values.put_back, everything=True)),
-    ]
-    try:
-        yield
-    finally:
-        put_back_all(restoring)
 
 
 def is_fused(optimizer: torch.optim.Optimizer | None) -> bool:

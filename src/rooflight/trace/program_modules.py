@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from rooflight.ledger import LOSS, Module, Op, Storage
 from rooflight.trace.modules import ModuleTracker
-from rooflight.trace.reach import snake_case
+from rooflight.trace.snapshot import snake_case
 
 WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 _WRAPPED = ("module.", "_fsdp_wrapped_module.")

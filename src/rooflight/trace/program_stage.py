@@ -29,7 +29,6 @@ from rooflight.trace.dispatch import dispatch_as
 from rooflight.trace.failures import failures_explained
 from rooflight.trace.inputs import tensor_leaves
 from rooflight.trace.interception import as_a_mode, interception_for, nothing_handed_over
-from rooflight.trace.kept_program import KeptProgram
 from rooflight.trace.leftovers import young_garbage_alone
 from rooflight.trace.loader_workers import workers_left_alone
 from rooflight.trace.meta_kernels import CPU_META_KERNELS, META_KERNELS
@@ -37,8 +36,9 @@ from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.precision import math_modes
 from rooflight.trace.program import ProgramRecorder
 from rooflight.trace.program_modules import WRAPPERS, ProgramTracker, learns, named_as_known
-from rooflight.trace.reach import Reach
 from rooflight.trace.recorder import Observer
+from rooflight.trace.saved_state import SavedState
+from rooflight.trace.snapshot import Snapshot
 from rooflight.trace.stage import Recording, set_apart
 from rooflight.trace.stand_ins import StandIns
 from rooflight.trace.surroundings import saves_noted, surroundings_without_data
@@ -65,7 +65,7 @@ class ProgramStage:
     options: TraceOptions
     target: Target
     modes: MathModes
-    reach: Reach
+    reach: Snapshot
     notes: list[Note]
     name: str
     device: str
@@ -78,9 +78,9 @@ class ProgramStage:
     """What the process that measures says of its runs, where this is another."""
     choose: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None
     """Sets how an optimizer works through its tensors where that is left to torch."""
-    _lent: KeptProgram | None = None
-    _kept: KeptProgram | None = None
-    _late: list[KeptProgram] = field(default_factory=list)
+    _lent: SavedState | None = None
+    _kept: SavedState | None = None
+    _late: list[SavedState] = field(default_factory=list)
     """Of what was found when it was called."""
     _stand_ins: StandIns | None = None
     """The same in every recording: the second is of the program's second step."""
@@ -142,11 +142,11 @@ class ProgramStage:
         """The step reaches more than was seen: that is as it was until now, and goes back to it, too."""
         if self.repeatable:
             with nothing_handed_over():
-                self._late.append(KeptProgram(Reach.of(found), on=self.options.on))
+                self._late.append(SavedState(Snapshot(("", found), on_data=self.options.runs), on=self.options.on))
 
     def put_late_back(self) -> None:
         for kept in reversed(self._late):
-            kept.put_back(everything=True)
+            kept.restore(everything=True)
 
     def run(self, arguments: Any = None) -> Any:
         """The step as the program runs it."""
@@ -172,21 +172,23 @@ class ProgramStage:
     def settle(self) -> None:
         """Take what there is now as the beginning: the first run has made the optimizer's state."""
         if self.repeatable:
-            self.reach.look_again(self.step, *self.arguments)
-            self._kept = KeptProgram(self.reach, on=self.options.on, again=True)
+            now = Snapshot.of_call(self.step, *self.arguments)
+            now.modules, now.optimizers = self.reach.modules, self.reach.optimizers
+            self.reach = now
+            self._kept = SavedState(now, on=self.options.on, again=True)
 
     @property
     def kept_bytes(self) -> int:
         both = {id(kept): kept for kept in (self._lent, self._kept, *self._late) if kept is not None}
-        return sum(kept.nbytes for kept in both.values())
+        return sum(kept.values.nbytes for kept in both.values())
 
     def put_choices_back(self) -> None:
         if self._kept is not None:
-            self._kept.put_choices_back()
+            self._kept.restore_choices()
 
     def put_back(self) -> None:
         if self._kept is not None:
-            self._kept.put_back(everything=self.writes_unseen)
+            self._kept.restore(everything=self.writes_unseen)
 
     def leftovers(self) -> Note | None:
         """When everything is put back: what of this trace the program still holds."""
@@ -345,7 +347,7 @@ def staged_program(
     that can be."""
     target = parse_target(options.target)
     runs = options.on in ("cpu", "cuda")
-    reach = Reach.of_call(step, args, kwargs)
+    reach = Snapshot.of_call(step, args, kwargs, on_data=runs)
     device = options.on if runs else reach.device.type
     several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     if not runs and (sharded := _sharded(reach)):
@@ -358,9 +360,9 @@ def staged_program(
         otherwise = stage.enter_context(set_apart(options))
         stage.enter_context(workers_left_alone(end=not runs))
         repeatable = not runs or not (reach.once or several)
-        lent = KeptProgram(reach, on=options.on) if repeatable else None
+        lent = SavedState(reach, on=options.on) if repeatable else None
         if lent is not None:
-            stage.callback(lent.put_back, everything=True)
+            stage.callback(lent.restore, everything=True)
             if runs:
                 lent.lend()
         notes: list[Note] = []
@@ -380,7 +382,7 @@ def staged_program(
                 )
         else:
             stage.enter_context(saves_noted(notes))
-        if reach.ended_early:
+        if not reach.is_complete:
             notes.append(
                 Note(
                     "too-many-objects",
@@ -407,7 +409,7 @@ def staged_program(
         yield program
 
 
-def _sharded(reach: Reach) -> str | None:
+def _sharded(reach: Snapshot) -> str | None:
     """The name of a model that FSDP has taken over."""
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
@@ -421,7 +423,7 @@ def trace_program(
 ) -> Ledger:
     """Run the callable and write one row for every op; the step that is written down has its optimizers' state."""
     on: TensorKind = "fake" if options.on == "meta" else options.on
-    if on == "cpu" and Reach.of_call(step, args, kwargs).device.type == "cuda":
+    if on == "cpu" and Snapshot.of_call(step, args, kwargs, saves=False).device.type == "cuda":
         on = "cuda"  # a step runs where its tensors are
     said = f"rooflight.estimate({', '.join([name or 'step', *(f'x{place}' for place in range(len(args)))])})"
     options = replace(options, on=on, command=options.command or said)
@@ -454,8 +456,8 @@ def ledger_of(stage: ProgramStage, recording: Recording) -> Ledger:
     )
 
 
-def _states(reach: Reach) -> int:
+def _states(reach: Snapshot) -> int:
     """How many parameters have something that an optimizer keeps of them, and how much else lies in dicts, where an
     optimizer by hand keeps it."""
-    own = sum(dict.__len__(held) for held in reach.holders if isinstance(held, dict))
+    own = sum(dict.__len__(held) for held in reach.containers if isinstance(held, dict))
     return own + sum(len(optimizer.state) for optimizer in reach.optimizers)

@@ -22,7 +22,6 @@ from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import LOSS, Category, MathModes, Module, Note, Op, Storage, Tensor
 from rooflight.models.workload import Workload
 from rooflight.trace.autocast import autocast_as_cuda, autocast_on_cpu
-from rooflight.trace.borrowing import KeptAttributes, borrowed
 from rooflight.trace.checkpointing import Checkpoints
 from rooflight.trace.code_as_written import code_as_written
 from rooflight.trace.dispatch import dispatch_as
@@ -31,11 +30,13 @@ from rooflight.trace.inputs import fresh_caches, given_numbers, is_cache, prepar
 from rooflight.trace.interception import Interception, as_a_mode, interception_for, nothing_handed_over
 from rooflight.trace.meta_kernels import CPU_META_KERNELS, META_KERNELS
 from rooflight.trace.modules import ModuleTracker, original_name
-from rooflight.trace.optimizers import MUON_AND_ADAMW, chosen_optimizer, is_fused, kept, make_state
+from rooflight.trace.optimizers import MUON_AND_ADAMW, chosen_optimizer, is_fused, make_state
 from rooflight.trace.options import TraceOptions
 from rooflight.trace.precision import math_modes, tf32_switched
 from rooflight.trace.recorder import Observer, Recorder
-from rooflight.trace.snapshots import KeptRandomness, KeptValues, optimizer_tensors
+from rooflight.trace.restoring import restore
+from rooflight.trace.saved_state import borrowed, optimizer_tensors
+from rooflight.trace.snapshot import Snapshot
 from rooflight.trace.step import (
     StepFollower,
     StepLabels,
@@ -46,6 +47,7 @@ from rooflight.trace.step import (
     run_training,
 )
 from rooflight.trace.target import Target, parse_target
+from rooflight.trace.tensor_values import RandomState, SavedValues
 
 
 class WatchedAnotherWay(TraceFailed):
@@ -120,11 +122,11 @@ class Stage:
     """Values may change without torch's knowing, as a replayed graph changes them."""
     inputs_with_gradient: tuple[torch.Tensor, ...] = ()
     labels: StepLabels = field(default_factory=StepLabels)
-    lent: tuple[KeptValues, ...] = ()
+    lent: tuple[SavedValues, ...] = ()
     """The values of model and inputs as they came."""
-    _attributes: KeptAttributes | None = None
-    _values: tuple[KeptValues, ...] = ()
-    _randomness: KeptRandomness | None = None
+    _attributes: Snapshot | None = None
+    _values: tuple[SavedValues, ...] = ()
+    _random: RandomState | None = None
     _way: Interception | None = None
     """How the ops are seen; known after the first recording."""
 
@@ -246,13 +248,13 @@ class Stage:
 
     def keep(self) -> None:
         """Take the values from which `put_back` starts every run anew."""
-        self._values = (*self.lent, KeptValues(optimizer_tensors(self.optimizer)))
+        self._values = (*self.lent, SavedValues(optimizer_tensors(self.optimizer)))
         self.settle()
-        self._randomness = KeptRandomness(cuda=self.options.on == "cuda")
+        self._random = RandomState(cuda=self.options.on == "cuda")
 
     def settle(self) -> None:
         """Take the modules' attributes as they are now: what a first run made (tables, caches) stays for the others."""
-        self._attributes = KeptAttributes(self.model.modules(), but_tensors=True)
+        self._attributes = Snapshot(("", self.model), modules_only=True, but_tensors=True)
 
     @property
     def kept_bytes(self) -> int:
@@ -263,14 +265,13 @@ class Stage:
         """So that a model that counts its steps, or draws which layers to run, runs the same ones again. Values stay,
         so that a timed step does not begin right after many copies.
         """
-        if self._attributes is not None and self._randomness is not None:
-            self._attributes.put_back()
-            self._randomness.put_back()
+        if self._attributes is not None and self._random is not None:
+            restore([*self._attributes.restorers, ("a random state", self._random.restore)])
 
     def put_back(self) -> None:
         """Attributes, parameters, buffers, optimizer state and random state as they were kept, in place."""
         for values in self._values:
-            values.put_back(everything=self.writes_unseen)
+            values.restore(everything=self.writes_unseen)
         self.put_choices_back()
 
 
@@ -314,14 +315,11 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         beside = modules_beside(choices.loss, workload.model) if training else []
         roots = nn.ModuleList([workload.model, *beside])
         callers = list(roots.parameters())
-        loans = [stage.enter_context(borrowed(root, training=training, on=options.on)) for root in roots]
-        if options.runs:
-            stage.enter_context(kept(choices.optimizer))
+        state = stage.enter_context(borrowed(*roots, optimizer=choices.optimizer, training=training, on=options.on))
         arguments, labels = prepare(stage, workload, options.on, roots)
-        inputs = KeptValues((), _input_tensors(arguments)) if options.runs else None
-        lent = tuple(loan for loan in (*loans, inputs) if loan is not None)
-        if inputs is not None:
-            stage.callback(inputs.put_back, everything=True)
+        lent = (state.values, SavedValues((), _input_tensors(arguments))) if options.runs else ()
+        for values in lent[1:]:
+            stage.callback(values.restore, everything=True)
         notes: list[Note] = []
         if options.on in ("meta", "fake"):
             notes = stage.enter_context(dispatch_as(target, device="meta" if options.on == "meta" else "cpu"))
@@ -334,8 +332,8 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
                 make_state(optimizer, roots, choices)
         if optimizer is not None:
             notes += [MUON_AND_ADAMW] if choices.optimizer == "muon" else []
-        for loan in lent:
-            loan.put_back()  # weight decay moves them when the optimizer makes its state
+        for values in lent:
+            values.restore()  # weight decay moves them when the optimizer makes its state
         stage.enter_context(checkpoints.placed())
         yield Stage(
             workload=workload,

@@ -1,4 +1,4 @@
-"""What lies around a step that runs without data: torch, other processes and files, none of which it may touch."""
+"""What a step without data may not touch: files, other processes, and the choices that torch makes by its devices."""
 
 from __future__ import annotations
 
@@ -10,35 +10,46 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.utils.clip_grad as clip_grad
 
 from rooflight.ledger import Note
 from rooflight.trace.replacements import replaced
 from rooflight.trace.target import Target
 
+_NOT_SAVED = Note("nothing-saved", "what the step saves (torch.save) is not written: there is no data")
+_SAVES = Note("step-saves", "the step saves (torch.save), and so did every run of it: what it wrote last is there now")
+_ONE_REPLICA = Note(
+    "ddp-as-one-replica",
+    "a DDP model is followed as its one replica: its buckets, and what processes exchange, are no part of this",
+)
+
 
 @contextmanager
 def surroundings_without_data(target: Target, notes: list[Note]) -> Iterator[Callable[[torch.optim.Optimizer], None]]:
-    """Gives what sets how an optimizer works through its tensors; `notes` are added to."""
+    """Yield a function that sets whether an optimizer takes all its tensors at once. Notes are added to `notes`."""
     with ExitStack() as stack:
-        stack.enter_context(_nothing_written(notes))
-        stack.enter_context(_no_word_of_torchs())
-        stack.enter_context(_taken_for_real())
+        # A checkpoint of tensors without data would take the place of a real one.
+        stack.enter_context(replaced(torch, "save", lambda *args, **kwargs: _add(notes, _NOT_SAVED)))
+        stack.enter_context(no_failures_logged())
+        # transformers builds full masks for tensors of a trace, and none for a step that runs.
+        if hasattr(utils := sys.modules.get("transformers.utils.import_utils"), "is_fake_tensor"):
+            stack.enter_context(replaced(utils, "is_fake_tensor", lambda x: False))
         if dist.is_available() and dist.is_initialized():
             stack.enter_context(_without_collectives(notes))
-        yield stack.enter_context(_choosing_as(target))
+        # torch asks for the types of tensors, and does not know ours.
+        stack.enter_context(replaced(clip_grad, "_has_foreach_support", lambda tensors, device: True))
+
+        def choose(optimizer: torch.optim.Optimizer) -> None:
+            for group in optimizer.param_groups:  # restored with all that the step reaches
+                if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+                    group["foreach"] = target.kind == "cuda"
+
+        yield choose
 
 
-@contextmanager
-def _nothing_written(notes: list[Note]) -> Iterator[None]:
-    """A checkpoint of tensors without data would take the place of a real one."""
-
-    def save(*args: Any, **kwargs: Any) -> None:
-        note = Note("nothing-saved", "what the step saves (torch.save) is not written: there is no data")
-        if note not in notes:
-            notes.append(note)
-
-    with replaced(torch, "save", save):
-        yield
+def _add(notes: list[Note], note: Note) -> None:
+    if note not in notes:
+        notes.append(note)
 
 
 @contextmanager
@@ -47,11 +58,7 @@ def saves_noted(notes: list[Note]) -> Iterator[None]:
     original = torch.save
 
     def save(*args: Any, **kwargs: Any) -> None:
-        note = Note(
-            "step-saves", "the step saves (torch.save), and so did every run of it: what it wrote last is there now"
-        )
-        if note not in notes:
-            notes.append(note)
+        _add(notes, _SAVES)
         original(*args, **kwargs)
 
     with replaced(torch, "save", save):
@@ -59,8 +66,8 @@ def saves_noted(notes: list[Note]) -> Iterator[None]:
 
 
 @contextmanager
-def _no_word_of_torchs() -> Iterator[None]:
-    """It logs every failure of an op at length; ours to tell is one line."""
+def no_failures_logged() -> Iterator[None]:
+    """torch logs every operator that fails on fake tensors at length; rooflight's error is one line."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
     try:
@@ -70,62 +77,13 @@ def _no_word_of_torchs() -> Iterator[None]:
 
 
 @contextmanager
-def _choosing_as(target: Target) -> Iterator[Callable[[torch.optim.Optimizer], None]]:
-    """What leaves the choice to torch takes all tensors at once on a GPU, wherever they are now.
-
-    Torch asks for the types of tensors, too, and does not know ours."""
-    chosen: list[dict[str, Any]] = []
-
-    def choose(optimizer: torch.optim.Optimizer) -> None:
-        for group in optimizer.param_groups:
-            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-                group["foreach"] = target.kind == "cuda"
-                chosen.append(group)
-
-    clipping: Any = sys.modules["torch.nn.utils.clip_grad"]
-    original = clipping._has_foreach_support
-    clipping._has_foreach_support = lambda tensors, device: True
-    try:
-        yield choose
-    finally:
-        clipping._has_foreach_support = original
-        for group in chosen:
-            group["foreach"] = None
-
-
-@contextmanager
-def _taken_for_real() -> Iterator[None]:
-    """Hugging Face's models build masks in full for tensors of a trace, which a step that runs does without."""
-    utils: Any = sys.modules.get("transformers.utils.import_utils")
-    original = getattr(utils, "is_fake_tensor", None)
-    if original is None:
-        yield
-        return
-    utils.is_fake_tensor = lambda x: False
-    try:
-        yield
-    finally:
-        utils.is_fake_tensor = original
-
-
-@contextmanager
 def _without_collectives(notes: list[Note]) -> Iterator[None]:
-    """A model that is replicated over processes runs as the one replica that it is here."""
+    """A model that is replicated over processes runs as one replica."""
     from torch.nn.parallel import DistributedDataParallel
 
-    original = DistributedDataParallel.forward
-
     def forward(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
-        note = Note(
-            "ddp-as-one-replica",
-            "a DDP model is followed as its one replica: its buckets, and what processes exchange, are no part of this",
-        )
-        if note not in notes:
-            notes.append(note)
+        _add(notes, _ONE_REPLICA)
         return self.module(*args, **kwargs)
 
-    DistributedDataParallel.forward = forward  # type: ignore[method-assign]
-    try:
+    with replaced(DistributedDataParallel, "forward", forward):
         yield
-    finally:
-        DistributedDataParallel.forward = original  # type: ignore[method-assign]

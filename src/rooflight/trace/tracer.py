@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from rooflight.trace.modules import original_name
 from rooflight.trace.optimizers import READS_VALUES
 from rooflight.trace.options import TraceOptions
 from rooflight.trace.stage import Recording, Stage, staged
+from rooflight.trace.surroundings import no_failures_logged
 from rooflight.trace.unused_parameters import unused_note
 
 _DEFAULTS = TraceOptions()
@@ -31,16 +31,13 @@ def trace(workload: Workload, options: TraceOptions = _DEFAULTS) -> Ledger:
         return _trace(workload, options)
     except TraceFailed as failure:
         # Some models look at values that fake tensors know (constants) and meta tensors do not.
-        log = logging.getLogger("torch._subclasses.fake_tensor")
         try:
-            log.disabled = True  # it prints every failure; ours to tell is the first
-            return _trace(workload, replace(options, on="fake"))
+            with no_failures_logged():
+                return _trace(workload, replace(options, on="fake"))
         except NotPutBack:
             raise
-        except Exception:  # whatever becomes of the second try, the first tells more
+        except Exception:  # the first failure explains more
             raise failure from None
-        finally:
-            log.disabled = False
 
 
 _FUSED_LAYERS = {"aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd"}

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import rooflight
-from rooflight.trace.kept_gradients import CopiedGradient, LentGradient
+from rooflight.trace.gradients import CopiedGradient, LentGradient
 
 
 def with_gradient() -> nn.Parameter:
@@ -25,9 +25,9 @@ def test_a_lent_gradient_has_no_memory_and_comes_back() -> None:
     assert parameter.grad is not gradient
     assert torch.equal(parameter.grad, values)
     assert gradient.untyped_storage().nbytes() == 0
-    kept.memory_back()
+    kept.restore_memory()
     gradient.copy_(values)
-    kept.put_back()
+    kept.restore()
     assert parameter.grad is gradient
 
 
@@ -47,7 +47,7 @@ def test_a_copied_gradient_is_another_each_time() -> None:
     kept = CopiedGradient(parameter)
     for _ in range(2):
         parameter.grad = None
-        kept.put_back()
+        kept.restore()
         assert torch.equal(parameter.grad, values)
         assert parameter.grad is not None
         parameter.grad.zero_()
