@@ -60,7 +60,7 @@ _PLAIN_FORMAT = torch.Tensor.__format__
 def _formatted(number: torch.Tensor, spec: str) -> str:
     if number.dim() == 0:
         try:
-            return format(number.item(), spec)
+            return format(number.detach().item(), spec)
         except (RuntimeError, TypeError):  # not known: the text is for somebody to read
             pass
     return str(_PLAIN_FORMAT(number, spec))

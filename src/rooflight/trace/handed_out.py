@@ -122,15 +122,11 @@ def values_handed_out(
         with modes_off():
             return lists(made)
 
-    def formatted(tensor: torch.Tensor, form: str) -> str:
-        return format(tensor.detach().item(), form) if not tensor.dim() else object.__format__(tensor, form)
-
     with ExitStack() as stack:
         stack.enter_context(replaced(torch.Tensor, "numpy", numpy))
         stack.enter_context(replaced(torch.Tensor, "item", item))
         for kind in (torch.Tensor, FakeTensor):
             stack.enter_context(replaced(kind, "tolist", tolist))
-        stack.enter_context(replaced(FakeTensor, "__format__", formatted))
         stack.enter_context(replaced(FakeTensor, "__dlpack__", lambda tensor, **how: values(tensor).__dlpack__(**how)))
         yield
 
