@@ -28,6 +28,8 @@ _MEANINGS: tuple[tuple[str, dict[str, str]], ...] = (
     ("attention", {"B": "batch", "H": "heads", "Sq": "queries", "Sk": "keys", "D": "head size", "Dv": "value size",
                    "S": "sequence", "E": "width"}),
     ("encoder_layer", {"B": "batch", "H": "heads", "S": "sequence", "E": "width", "F": "feed-forward width"}),
+    ("sparse::", {"z": "nonzeros", "K": "summed over", "N": "columns", "e": "bytes per element",
+                  "s": "bytes of the sparse matrix, and of what is added"}),
     ("mm", {"M": "rows", "K": "summed over", "N": "columns", "b": "matrices"}),
     ("pool", {"N": "batch", "C": "channels", "Ho": "output height", "Wo": "output width", "Kh": "window height",
               "Kw": "window width"}),

@@ -29,7 +29,8 @@ _COPIES = """
 """
 
 
-@formula(*aten(_COPIES))
+# Of a sparse matrix its transpose is a copy in COO, and a view where rows or columns are compressed.
+@formula(*aten(_COPIES), "sparse::t", "sparse::clone")
 def copy(op: Op) -> Work:
     return Work()
 
@@ -77,7 +78,7 @@ _FREE = """
 
 
 # Allocations, views, metadata, and the one number that is handed to the host.
-@formula(*aten(_FREE))
+@formula(*aten(_FREE), "sparse::_nnz", "sparse::is_coalesced")
 def free(op: Op) -> Work:
     return Work(reads=0, writes=0)
 

@@ -8,11 +8,14 @@ from rooflight.ledger import Op, Tensor
 from rooflight.metrics import distinct_experts
 from rooflight.ops.kernel_task import Task, precision_of, reduce_task
 from rooflight.ops.matrix_product import MatrixProduct
-from rooflight.ops.registry import Work, aten, formula, products, task
+from rooflight.ops.registry import Work, aten, formula, never_timed, products, task
 from rooflight.ops.rounding import ceil_div
 
+_SPARSE = ("sparse::mm", "sparse::mv", "sparse::addmm", "sparse::_sparse_addmm")
+never_timed(*_SPARSE)
 
-def _product(macs: str, where: dict[str, int], *, of: Tensor, reads: int | None = None) -> Work:
+
+def _product(macs: str, where: dict[str, int], *, of: Tensor, reads: int | str | None = None) -> Work:
     """A product of complex numbers is four of real ones."""
     return Work(macs=f"4 * {macs}" if of.dtype.startswith("complex") else macs, where=where, reads=reads)
 
@@ -91,6 +94,20 @@ def _groups(op: Op) -> int:
     rows = right[-1] if len(left) == 3 else left[0] if len(right) == 3 else left[-1]
     choices, experts = op.routed or 1, next(row[0] for row in (left, right, op.outputs[0].shape) if len(row) == 3)
     return max(1, distinct_experts(rows // choices, choices=choices, experts=experts))
+
+
+# A sparse matrix of z values, its parts in a list: every value meets the row of the dense factor (or the column, where
+# that comes first) that its index names.
+@formula(*_SPARSE)
+def sparse_product(op: Op) -> Work:
+    names = ("mat1", "mat2") if op.has("mat1") else tuple(op.args)[:2]
+    left, right = (op.tensors(name) for name in names)
+    parts, (dense,) = (left, right) if len(right) == 1 else (right, left)
+    summed = dense.shape[0 if parts is left else -1]
+    addends = () if op.args.get("beta") == 0 else op.args.keys() - set(names)
+    moved = sum(tensor.nbytes for tensor in (*parts, *(one for name in addends for one in op.tensors(name))))
+    where = {"z": parts[-1].numel, "K": summed, "N": dense.numel // max(summed, 1), "e": dense.itemsize, "s": moved}
+    return _product("z * N", where, of=dense, reads="min(z, K) * N * e + s")
 
 
 # The whole linear layer as one op, as inference mode and some backends call it: x [..., K], weight [N, K].

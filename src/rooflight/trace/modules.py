@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from rooflight.ledger import LOSS, Dtype, Module
 from rooflight.models.dtypes import dtype_name
+from rooflight.trace.sparse_tensors import parts_of
 
 Place = tuple[str, int]
 """Path of a module, and which call of it."""
@@ -175,7 +176,7 @@ class ModuleTracker:
         for buffer in module._buffers.values():
             if buffer is not None and id(buffer) not in seen:
                 seen.add(id(buffer))
-                buffer_bytes += buffer.numel() * buffer.element_size()
+                buffer_bytes += sum(part.numel() * part.element_size() for part in parts_of(buffer))
         inputs, outputs, dtypes = self._shapes.get(path, ((), (), ()))
         return Module(
             path=path,

@@ -372,6 +372,10 @@ class ProgramRecorder(Recorder):
             self._counting = False
 
     @property
+    def _without_data(self) -> bool:
+        return self._stand_ins is not None
+
+    @property
     def notes(self) -> tuple[Note, ...]:
         return (*self._assumed.notes, *self._said)
 

@@ -239,7 +239,7 @@ def program_recording(
     """What was written down, when the step is over. `name`: what the program calls its step, and `given`: what it calls
     it with."""
     recorder.file_results(results)
-    outputs = tuple(recorder.storages.describe(recorder.shown(leaf)) for leaf in results)
+    outputs = tuple(part for leaf in results for part in recorder.storages.parts(recorder.shown(leaf)))
     inputs = _inputs_of(recorder, tracker)
     trained = {id(p) for one in recorder.optimizers.values() for group in one.param_groups for p in group["params"]}
     in_use = trained | _read_parameters(recorder, tracker) if trained else None
@@ -303,7 +303,8 @@ def _inputs_of(recorder: ProgramRecorder, tracker: ProgramTracker) -> Any:
         _, args, kwargs = tracker.first_call
         named = [*((f"input {place}", value) for place, value in enumerate(args)), *kwargs.items()]
         for name, value in named:
-            described += [(name, recorder.storages.describe(recorder.shown(leaf))) for leaf in tensor_leaves(value)]
+            leaves = map(recorder.shown, tensor_leaves(value))
+            described += [(name, part) for leaf in leaves for part in recorder.storages.parts(leaf)]
     return tuple(described)
 
 

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from copy import copy
 from typing import Any, Protocol, Self
 
 import torch
@@ -27,6 +28,7 @@ from rooflight.trace.plain_attention import call_of
 from rooflight.trace.precision import effective_precision
 from rooflight.trace.python_line import COPYING, WAITING, python_line
 from rooflight.trace.shape_cache import ShapeCache
+from rooflight.trace.sparse_tensors import is_sparse, parts_of, refuse_unless_made_of_parts, result_without_data
 from rooflight.trace.step import StepFollower, only_writes, value_or_one
 from rooflight.trace.storages import Storages
 
@@ -39,7 +41,7 @@ _NO_MODULE: dict[Phase, str] = {"optimizer": OPTIMIZER, "other": OTHER}
 class _OpSignature:
     """What an operator's schema says, read once."""
 
-    __slots__ = ("arguments", "dropped", "mutated", "name", "packet", "pure")
+    __slots__ = ("arguments", "dropped", "mutated", "name", "packet", "pure", "tensors")
 
     def __init__(self, function: Any) -> None:
         schema = function._schema
@@ -50,9 +52,17 @@ class _OpSignature:
         if schema.name == _RESHAPED:  # what a view is called when it comes of `reshape`; on meta it is a plain view
             self.packet = self.name = "aten::view"
             self.arguments = ["self", "size"]
+        self.tensors = [a.name for a in schema.arguments if isinstance(a.type, torch.TensorType)]
+        """Those that are one tensor each: one that is described as several is sparse."""
         self.mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
         self.pure = all(a.alias_info is None for a in (*schema.arguments, *schema.returns))
         self.dropped = schema.name.partition("::")[0] in _OUR_NAMESPACES_TO_DROP
+
+    def of_sparse(self, count: int) -> _OpSignature:
+        """The same of sparse tensors: other work, and so other names, `sparse::mm` and `sparse_sparse::mm`."""
+        sparse, namespace = copy(self), "sparse_sparse" if count > 1 else "sparse"
+        sparse.packet, sparse.name = (f"{namespace}::{name.partition('::')[2]}" for name in (self.packet, self.name))
+        return sparse
 
 
 class Observer(Protocol):
@@ -110,6 +120,10 @@ class Recorder(StepFollower):
         self._entered.close()
 
     @property
+    def _without_data(self) -> bool:
+        return self._values is not None
+
+    @property
     def notes(self) -> tuple[Note, ...]:
         """What was taken to be so, for want of data."""
         return () if self._values is None else self._values.notes
@@ -131,9 +145,12 @@ class Recorder(StepFollower):
             return func(*args, **kwargs)
         # Inputs are described before the call: an op in place may change their shape or storage.
         described = self._arguments(signature, args, kwargs)
+        sparse = [*map(type, map(described.get, signature.tensors))].count(list)
         observer = self._observer
         if func is not asked and signature.mutated:
             result = args[0]  # there is no data to write, and the shape is not in question
+        elif sparse and self._without_data:
+            result = result_without_data(func, args)
         elif observer is None:
             result = UNKNOWN if self._values is None else self._values.answer(func, args, kwargs, node)
             if result is UNKNOWN:
@@ -145,7 +162,11 @@ class Recorder(StepFollower):
                 result = func(*args, **kwargs)
             finally:
                 observer.after(index)
-        self._write(signature, described, result, node)
+        if is_sparse(result) and not sparse:
+            sparse = 1
+            if self._without_data:
+                refuse_unless_made_of_parts(func)
+        self._write(signature.of_sparse(sparse) if sparse else signature, described, result, node)
         if self._in_place is not None and node is not None:
             self._in_place.made(result, node)
         return result
@@ -190,9 +211,13 @@ class Recorder(StepFollower):
 
     def _argument(self, value: Any) -> Arg:
         if isinstance(value, torch.Tensor):
+            if is_sparse(value):
+                return [*self.storages.parts(value, self._filed_as)]
             return self.storages.describe(value, self._filed_as)
         if isinstance(value, (list, tuple)):
             described, unmade = self.storages.describe, self._filed_as
+            if any(map(is_sparse, value)):
+                value = [part for one in value for part in parts_of(one)]
             return [described(one, unmade) if isinstance(one, torch.Tensor) else _scalar(one) for one in value]
         return _scalar(value)
 
@@ -265,10 +290,11 @@ class Recorder(StepFollower):
 
     def _outputs(self, result: Any) -> tuple[Tensor, ...]:
         if isinstance(result, torch.Tensor):
-            return (self.storages.describe(result),)
+            return tuple(self.storages.parts(result)) if is_sparse(result) else (self.storages.describe(result),)
         items = result if isinstance(result, (list, tuple)) else ()
         opened = (tensor for item in items for tensor in (item if isinstance(item, (list, tuple)) else (item,)))
-        return tuple(self.storages.describe(tensor) for tensor in opened if isinstance(tensor, torch.Tensor))
+        tensors = (tensor for tensor in opened if isinstance(tensor, torch.Tensor))
+        return tuple(part for tensor in tensors for part in self.storages.parts(tensor))
 
     def _kind(self, signature: _OpSignature, inputs: list[Tensor], outputs: tuple[Tensor, ...]) -> Any:
         touched = [*inputs, *outputs]

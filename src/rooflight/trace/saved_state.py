@@ -17,6 +17,7 @@ from rooflight.trace.gradients import CopiedGradient, LentGradient
 from rooflight.trace.options import TensorKind
 from rooflight.trace.restoring import Restorer, restore
 from rooflight.trace.snapshot import Snapshot
+from rooflight.trace.sparse_tensors import is_sparse, without_data
 from rooflight.trace.tensor_values import RandomState, SavedValues
 
 _MOST_BYTES = 2**28
@@ -141,6 +142,8 @@ def borrowed(
 
 
 def to_meta(tensor: torch.Tensor) -> torch.Tensor:
+    if is_sparse(tensor):
+        return without_data(tensor, to_meta)
     return tensor.detach().to("meta")
 
 

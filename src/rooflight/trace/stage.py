@@ -423,7 +423,7 @@ def _register(recorder: Recorder, state: _State, optimizer: torch.optim.Optimize
     for name, value in _named(inputs):
         for leaf in tensor_leaves(value):
             storages.id_of(leaf, "input", name)
-            described.append((name, storages.describe(leaf)))
+            described += [(name, part) for part in storages.parts(leaf)]
     return tuple(described)
 
 
@@ -455,4 +455,4 @@ def _file_results(recorder: Recorder, state: _State, output: Any, optimizer: tor
     leaves = tensor_leaves(dict(output) if isinstance(output, dict) else output)
     for leaf in leaves:
         storages.mark(leaf, "output")
-    return tuple(storages.describe(leaf) for leaf in leaves)
+    return tuple(part for leaf in leaves for part in storages.parts(leaf))

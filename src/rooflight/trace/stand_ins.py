@@ -29,6 +29,7 @@ from rooflight.trace.leftovers import Leftovers
 from rooflight.trace.python_line import python_line
 from rooflight.trace.replacements import replaced
 from rooflight.trace.shape_cache import FakeShapeCache, tensors_of
+from rooflight.trace.sparse_tensors import is_sparse, without_data
 from rooflight.trace.storages import storage_address
 
 _MOST, _MOST_INTEGERS = 2**12, 2**20
@@ -99,17 +100,17 @@ class StandIns:
         return found
 
     def _made(self, tensor: torch.Tensor) -> torch.Tensor:
+        if is_sparse(tensor):
+            with modes_off():
+                return self._fake(without_data(tensor, self._form_of), tensor.device)
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else str(tensor.layout)[6:]
             raise TraceFailed(
                 "unsupported-tensor", f"the step uses a {kind} tensor, which cannot be followed: use dense ones"
             )
         with modes_off():
-            address = storage_address(tensor)
-            real = tensor.untyped_storage()
-            if address not in self._storages:
-                self._storages[address] = real, _nothing(real.nbytes())
-            twin = self._fake(_form(tensor, self._storages[address][1]), tensor.device)
+            twin = self._fake(self._form_of(tensor), tensor.device)
+            address, real = storage_address(tensor), tensor.untyped_storage()
             if not tensor.is_meta and _may_be_followed(tensor):
                 if real.nbytes() <= 8 * _MOST_INTEGERS and address not in self._copies:
                     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(real)
@@ -118,6 +119,13 @@ class StandIns:
                 value = tensor.detach().cpu().clone() if kept is None else _form(tensor, kept)
                 setattr(twin, _VALUE, value)
         return twin
+
+    def _form_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor on meta like the real one, and in the same storage as others of the same storage."""
+        address, real = storage_address(tensor), tensor.untyped_storage()
+        if address not in self._storages:
+            self._storages[address] = real, _nothing(real.nbytes())
+        return _form(tensor, self._storages[address][1])
 
     def _fake(self, form: torch.Tensor, device: torch.device) -> torch.Tensor:
         with modes_off():

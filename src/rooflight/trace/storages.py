@@ -23,6 +23,7 @@ from rooflight.errors import TraceFailed
 from rooflight.ledger import Category, Storage, Tensor
 from rooflight.models.dtypes import DTYPE_NAMES, dtype_name
 from rooflight.trace.interception import below_autograd, nothing_handed_over
+from rooflight.trace.sparse_tensors import is_sparse, parts_of
 
 
 @dataclass(slots=True)
@@ -51,10 +52,19 @@ class Storages:
         """Can autograd keep what is made now? Not in backward, unless that is to be differentiated again."""
 
     def id_of(
-        self, tensor: torch.Tensor, category: Category | None = None, name: str = "", *, host: bool = False
+        self,
+        tensor: torch.Tensor,
+        category: Category | None = None,
+        name: str = "",
+        *,
+        host: bool = False,
+        is_part: bool = False,
     ) -> int:
-        """The number of the tensor's storage. A new one is born now, or was there before the step if filed. `host`: it
-        stands for one on the host, whatever device it says it is on."""
+        """The number of the tensor's storage, of a sparse tensor that of its values. A new one is born now, or was
+        there before the step if filed. `host`: it stands for one on the host, whatever device it says it is on.
+        `is_part`: of a sparse tensor, which torch gives a new view of each time it is asked."""
+        if is_sparse(tensor):
+            return [self.id_of(part, category, name, host=host, is_part=True) for part in parts_of(tensor)][-1]
         if tensor.layout is not torch.strided or tensor.is_nested:
             what = "the step makes" if category is None else " ".join(("the", category, *name.split(), "is"))
             raise TraceFailed(
@@ -69,7 +79,7 @@ class Storages:
             host = host or (tensor.device.type == "cpu" and self._device != "cpu")
             life = _StorageLife(0, category or "temporary", born, name, host)
             self._lives.append(life)
-            if self.saved_by_autograd or not _can_peek():
+            if self.saved_by_autograd or is_part or not _can_peek():
                 self._wrap(tensor, address, number)
             else:
                 self._tensors[address] = {}
@@ -118,6 +128,12 @@ class Storages:
 
     def nbytes_of(self, number: int) -> int:
         return self._lives[number].nbytes
+
+    def parts(self, tensor: torch.Tensor, category: Category | None = None) -> list[Tensor]:
+        """What the ledger keeps of a sparse tensor: each of its parts. Of a dense one that alone."""
+        if is_sparse(tensor):
+            self.id_of(tensor, category)
+        return [self.describe(part, category) for part in parts_of(tensor)]
 
     def describe(self, tensor: torch.Tensor, category: Category | None = None) -> Tensor:
         """What the ledger keeps of a tensor; one that was not seen before is filed under the category, if any."""

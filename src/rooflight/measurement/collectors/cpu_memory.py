@@ -218,6 +218,8 @@ def _cpu_storages() -> Iterator[torch.UntypedStorage]:
     import torch
     from torch.nn.parameter import is_lazy
 
+    from rooflight.trace.sparse_tensors import parts_of
+
     for item in gc.get_objects():
         # `isinstance` would run the code of proxies that pretend to be something else.
         if not issubclass(type(item), torch.Tensor):
@@ -225,13 +227,13 @@ def _cpu_storages() -> Iterator[torch.UntypedStorage]:
         if is_lazy(item):
             continue  # no memory yet, and questions about it raise
         for tensor in (item, item.grad if item.is_leaf and item.requires_grad else None):
-            if tensor is None or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            if tensor is None or tensor.device.type != "cpu":
                 continue
-            # Fake and wrapped tensors say "cpu" and have no memory of their own.
+            # Fake and wrapped tensors say "cpu" and have no memory of their own; nested ones do not say where it is.
             with suppress(RuntimeError, NotImplementedError):
-                storage = tensor.untyped_storage()
-                if storage.device.type == "cpu":
-                    yield storage
+                for storage in [part.untyped_storage() for part in parts_of(tensor)]:
+                    if storage.device.type == "cpu":
+                        yield storage
 
 
 def _moments(events: list[Any]) -> list[CpuAllocationEvent]:
