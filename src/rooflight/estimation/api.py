@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack, cast
 
+from msgspec.structs import replace
 from torch import nn
 
 from rooflight.estimation.costs import fill_costs
 from rooflight.estimation.fused_optimizer import with_fused_optimizer
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, Note
 from rooflight.models.resolve import workload_of
-from rooflight.spec import StepKeywords, StepSpec, is_program, program_name, takes_step
+from rooflight.spec import FIELDS, StepKeywords, StepSpec, is_program, program_name, takes_step
 from rooflight.trace import TraceOptions, trace
 from rooflight.trace.dynamo import outside_compiled_code
 from rooflight.trace.options import TensorKind
@@ -60,5 +61,19 @@ def estimate(
     model = cast("str | nn.Module | StepSpec", model)
     device = options.on if options.runs else "meta"
     workload = workload_of(spec, model, inputs, kwargs, device=device, labels=labels)
-    ledger = fill_costs(trace(workload, options))
+    ledger = _with_note(fill_costs(trace(workload, options)), spec)
     return with_fused_optimizer(ledger) if ledger.header.fused and not options.runs else ledger
+
+
+def _with_note(ledger: Ledger, spec: StepSpec) -> Ledger:
+    """The ledger with a note on the options that change kernels, of which an estimate has none."""
+    if not (given := [FIELDS[name].option for name in _OF_KERNELS if getattr(spec, name)]):
+        return ledger
+    text = (
+        f"{', '.join(given)}: its ops, FLOPs and bytes are those of the plain eager step; `rooflight predict` times it"
+    )
+    header = replace(ledger.header, notes=(*ledger.header.notes, Note("eager-ops", text)))
+    return replace(ledger, header=header)
+
+
+_OF_KERNELS = ("channels_last", "compile", "graphs")

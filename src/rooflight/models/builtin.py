@@ -77,7 +77,8 @@ def _lengths(entry: BuiltinModel, request: ModelRequest, *, limit: int | None) -
                 f"{entry.name} takes images, not sequences; drop --seq, or give --input=3x224x224",
             )
         return None, None
-    seq = request.seq if request.seq is not None else _sequence_from_shape(entry, request)
+    of_shape = _sequence_from_shape(entry, request)
+    seq = request.seq if request.seq is not None else of_shape
     wanted = seq or min(entry.shape[0], limit or entry.shape[0])
     if request.step == "decode":
         past = request.past or seq or min(wanted, (limit or wanted + 1) - 1)

@@ -48,7 +48,7 @@ from rooflight.prediction.stored_step import LedgerTraces, beside_measured, chec
 from rooflight.prediction.tiers import TIERS, Predictor, check_precision
 from rooflight.prediction.traces import StepRequest, Traces
 from rooflight.spec import FIELDS, PredictKeywords, StepSpec, is_program, takes_step, with_part_of
-from rooflight.step.changes import COMPILE_ASSUMES
+from rooflight.step.changes import COMPILE_ASSUMES, padding_note
 from rooflight.step.costed_step import Step, moving_ledger_of
 from rooflight.trace import TraceOptions
 
@@ -281,6 +281,7 @@ class _GenerationJob:
                 *steps[0].ledger.header.notes,
                 *((Note("assumed-compilation", COMPILE_ASSUMES),) if steps[0].is_compiled and predictors else ()),
                 *self.trace.notes,
+                *filter(None, [padding_note(steps[0])]),
                 *(note for _, notes in self.by_device for note in notes),
                 *guess_notes(source.device for source in self.sources),
                 *vendor_notes(predictors),

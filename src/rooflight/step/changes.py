@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rooflight.errors import RooflightError
+from rooflight.ledger import Note
 from rooflight.ops.kernel_task import CONVOLUTION, FAMILIES, OUTPUT, Task, convolves, copy_task
+from rooflight.ops.op_tasks import tasks_of
 from rooflight.spec import execution, is_live
 from rooflight.trace.target import HOPPER, generation, target_for
 
@@ -231,6 +233,15 @@ def _in_channels_last(task: Task) -> Task:
 def uneven_sizes(step: Step) -> list[int]:
     """Sizes of products that are odd, as a vocabulary of 50,257; the largest first."""
     return sorted({size for task in step.tasks for size in _uneven(task)}, reverse=True)
+
+
+def padding_note(step: Step) -> Note | None:
+    """Return a note if `--pad` was asked for and finds nothing to pad in the step as it was traced."""
+    if not step.ledger.header.pad or any(_uneven(task) for op in step.kinds for task in tasks_of(op)):
+        return None
+    return Note(
+        "nothing-padded", f"--pad changes no product: every size above {_PADDED} is a multiple of {_EVEN} already"
+    )
 
 
 def _uneven(task: Task) -> Sequence[int]:
