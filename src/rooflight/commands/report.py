@@ -304,9 +304,13 @@ def _study(folder: Path, options: Mapping[str, Any], form: str) -> None:
     from rooflight.reporting.sections.study_document import study_document
     from rooflight.study.api import load
 
-    study = load(folder)
-    if form == "text":
-        show(study_document(study.rows, study.plan, folder=str(folder)), "text")
-    else:
-        report = report_of_study(study, chart=options["chart"], of=options["of"], layer=options["layer"])
-        _write(report, options, form)
+    with progress("reading the study") as bar:
+        study = load(folder)
+        bar.show(f"summarising {len(study.rows):,} cells")
+        if form != "text":
+            report = report_of_study(study, chart=options["chart"], of=options["of"], layer=options["layer"])
+            bar.show("writing")
+            _write(report, options, form)
+            return
+        document = study_document(study.rows, study.plan, folder=str(folder))
+    show(document, form)

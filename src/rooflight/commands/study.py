@@ -213,15 +213,16 @@ def _show(store: Store, launcher: LocalLauncher | SlurmLauncher) -> None:
     from rooflight.reporting.sections.study_tables import summary_document
     from rooflight.study.hypotheses import claims
 
-    rows, plan = store.rows, store.plan
-    document = summary_document(rows, plan, most=_MOST_LINES)
-    if plan.claim:
-        judged = claims(plan.claim, rows)
-        document = replace(
-            document,
-            lines=(*document.lines, counted(judged)),
-            sections=(*table_sections([claim_table(judged)]), *document.sections),
-        )
+    with progress("summarising the study"):
+        rows, plan = store.rows, store.plan
+        document = summary_document(rows, plan, most=_MOST_LINES)
+        if plan.claim:
+            judged = claims(plan.claim, rows)
+            document = replace(
+                document,
+                lines=(*document.lines, counted(judged)),
+                sections=(*table_sections([claim_table(judged)]), *document.sections),
+            )
     show(document, "text")
     say(f"wrote {store.folder}; all of it with: {shell('report', store.folder)}")
     if any(row.state == "failed" for row in rows):
