@@ -181,7 +181,8 @@ class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     precision: str = ""
     """The precision the arithmetic runs in on the target: `tf32` for an fp32 convolution where torch allows it."""
     args: dict[str, Arg] = {}
-    """By schema name; defaulted arguments are absent."""
+    """By schema name; defaulted arguments are absent. A sparse tensor is the list of its parts, values last, in an op
+    named `sparse::mm` and the like."""
     outputs: tuple[Tensor, ...] = ()
     """Tensors it gave."""
     mutates: tuple[str, ...] = ()

@@ -147,6 +147,13 @@ def test_what_depends_on_the_places_of_nonzeros_is_refused_or_not_counted(call: 
     assert any(op.cost is None and op.name.startswith(("sparse::", "sparse_sparse::")) for op in ledger.ops)
 
 
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_a_cast_sparse_matrix_is_refused_and_never_dense(layout: str) -> None:
+    """A second try of the trace, on other tensors, must not give what the first refused."""
+    with pytest.raises(TraceFailed, match=r"aten::_to_copy .* a sparse tensor"):
+        rooflight.estimate(Graph(), torch.randn(NODES, 12), matrix(NODES, NODES, EDGES, layout), autocast="bf16")
+
+
 def test_a_matrix_that_the_step_makes_of_its_parts_keeps_their_number() -> None:
     indices, values, right = matrix(20, 30, 50, "coo").indices(), torch.ones(50), torch.ones(30, 16)
     (op,) = products(rooflight.estimate(lambda: torch.sparse_coo_tensor(indices, values, (20, 30)) @ right))

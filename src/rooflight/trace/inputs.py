@@ -12,9 +12,11 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from rooflight.errors import TraceFailed
 from rooflight.models.workload import Workload
 from rooflight.trace.options import TensorKind
 from rooflight.trace.saved_state import swap_state, to_meta
+from rooflight.trace.sparse_tensors import is_sparse
 
 
 def prepare(stage: ExitStack, workload: Workload, on: TensorKind, roots: nn.Module) -> tuple[tuple[Any, Any], Any]:
@@ -111,6 +113,8 @@ def is_cache(value: Any) -> bool:
 
 def fake(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of the same shape, made under fake mode: on the CPU, without memory."""
+    if is_sparse(tensor):  # its shape alone would be a dense one
+        raise TraceFailed("unsupported-tensor", "a sparse tensor cannot be followed on fake ones: run it on real data")
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
 
 
