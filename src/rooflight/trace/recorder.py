@@ -41,7 +41,7 @@ _NO_MODULE: dict[Phase, str] = {"optimizer": OPTIMIZER, "other": OTHER}
 class _OpSignature:
     """What an operator's schema says, read once."""
 
-    __slots__ = ("arguments", "dropped", "mutated", "name", "packet", "pure", "tensors")
+    __slots__ = ("arguments", "dropped", "mutated", "name", "packet", "pure")
 
     def __init__(self, function: Any) -> None:
         schema = function._schema
@@ -52,14 +52,12 @@ class _OpSignature:
         if schema.name == _RESHAPED:  # what a view is called when it comes of `reshape`; on meta it is a plain view
             self.packet = self.name = "aten::view"
             self.arguments = ["self", "size"]
-        self.tensors = [a.name for a in schema.arguments if isinstance(a.type, torch.TensorType)]
-        """Those that are one tensor each: one that is described as several is sparse."""
         self.mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
         self.pure = all(a.alias_info is None for a in (*schema.arguments, *schema.returns))
         self.dropped = schema.name.partition("::")[0] in _OUR_NAMESPACES_TO_DROP
 
     def of_sparse(self, count: int) -> _OpSignature:
-        """The same of sparse tensors: other work, and so other names, `sparse::mm` and `sparse_sparse::mm`."""
+        """Rename the operator by its count of sparse arguments: `sparse::mm`, `sparse_sparse::mm`."""
         sparse, namespace = copy(self), "sparse_sparse" if count > 1 else "sparse"
         sparse.packet, sparse.name = (f"{namespace}::{name.partition('::')[2]}" for name in (self.packet, self.name))
         return sparse
@@ -107,6 +105,8 @@ class Recorder(StepFollower):
         self._values = AssumedValues(self.ops, self.storages) if meta_kernels is not None else None
         self._shapes = ShapeCache()
         self._in_place = InPlaceCalls() if device == "meta" else None
+        self._sparse = 0
+        """Sparse tensors among the arguments of the op that is recorded."""
         self._observer = observer
         self._interception = interception
         self._entered = ExitStack()
@@ -144,8 +144,9 @@ class Recorder(StepFollower):
         if signature.dropped:
             return func(*args, **kwargs)
         # Inputs are described before the call: an op in place may change their shape or storage.
+        self._sparse = 0
         described = self._arguments(signature, args, kwargs)
-        sparse = [*map(type, map(described.get, signature.tensors))].count(list)
+        sparse = self._sparse
         observer = self._observer
         if func is not asked and signature.mutated:
             result = args[0]  # there is no data to write, and the shape is not in question
@@ -212,6 +213,7 @@ class Recorder(StepFollower):
     def _argument(self, value: Any) -> Arg:
         if isinstance(value, torch.Tensor):
             if is_sparse(value):
+                self._sparse += 1
                 return [*self.storages.parts(value, self._filed_as)]
             return self.storages.describe(value, self._filed_as)
         if isinstance(value, (list, tuple)):

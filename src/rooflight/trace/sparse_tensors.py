@@ -22,7 +22,7 @@ _LAYOUTS = {torch.sparse_coo, *_BY_ROWS, *_BY_COLUMNS}
 
 def is_sparse(value: object) -> bool:
     """Is it a tensor in COO, or with compressed rows, columns or blocks?"""
-    return isinstance(value, torch.Tensor) and value.layout is not torch.strided and value.layout in _LAYOUTS
+    return isinstance(value, torch.Tensor) and value.layout in _LAYOUTS
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
