@@ -25,11 +25,11 @@ STEPS: list[dict[str, Any]] = [
     {"model": "llama3-8b", "overrides": {"num_hidden_layers": 2}, "batch": 4, "step": "decode", "past": 4096, "dtype": "bf16"},
     {"model": "llama3-8b", "overrides": {"num_hidden_layers": 2}, "batch": 64, "seq": 64, "dtype": "bf16", "graphs": True},
     {"model": "mixtral-8x7b", "overrides": {"num_hidden_layers": 2}, "batch": 16, "step": "decode", "past": 512, "dtype": "bf16"},
-    {"model": "vit-b-16", "batch": 8, "step": "train", "tf32": True},
+    {"model": "vit-b-16", "overrides": {"num_layers": 4}, "batch": 8, "step": "train", "tf32": True},
 ]  # fmt: skip
 LAYOUTS: list[dict[str, Any]] = [
     {}, {"gpus": 8, "parallel": "ddp"}, {"gpus": 16, "nodes": 2, "parallel": "fsdp"}, {"gpus": 8, "parallel": "zero1"},
-    {"gpus": 4, "parallel": "tp"}, {"gpus": 4, "parallel": "pp"}, {"gpus": 16, "nodes": 2, "parallel": "2x2x4"},
+    {"gpus": 4, "parallel": "tp"}, {"gpus": 2, "parallel": "pp"}, {"gpus": 8, "nodes": 2, "parallel": "2x2x4"},
 ]  # fmt: skip
 MAY_BE_SHORTER = 0.97
 ROUNDED = 1.001

@@ -1,89 +1,16 @@
-"""Laws of a model shared by ranks: no byte and no FLOP is lost, and what several ranks have is named."""
+"""Laws of what ranks send, and what cannot be shared. Of bytes and FLOPs: tests/laws/test_ranks.py."""
 
 from __future__ import annotations
-
-from functools import cache
-from typing import Any
 
 import pytest
 
 import rooflight
 from rooflight.errors import BadInput
-from rooflight.ledger import Ledger, Op
 from rooflight.parallel.blocks import model_of
-from rooflight.parallel.fabric import RankGroup
-from rooflight.parallel.layout import Layout, ParallelOptions
+from rooflight.parallel.layout import Layout
 from rooflight.parallel.tensor_split import tensor_cut_of
-from rooflight.prediction.cluster import pipeline, tensor
 from rooflight.prediction.cluster.combined import predict
-from rooflight.prediction.cluster.step import TimedStep
-from tests.fixtures.parallel_steps import device, op_seconds, plain_fabric, tiny_step
-
-MIXTURE = {"hidden_size": "64", "intermediate_size": "128", "num_attention_heads": "8", "num_key_value_heads": "4"}
-MODELS: dict[str, dict[str, str]] = {
-    "gpt2": {"n_layer": "4", "n_embd": "256", "n_head": "8"},
-    "llama3-8b": {**MIXTURE, "num_hidden_layers": "4"},
-    "mixtral-8x7b": {**MIXTURE, "num_hidden_layers": "4"},
-    "transformer": {"d_model": "128"},
-}
-
-
-@cache
-def traced(name: str, step: Any = "train") -> TimedStep:
-    ledger = rooflight.estimate(name, seq=32, batch=8, step=step, overrides=MODELS.get(name))
-    return TimedStep(ledger, [op_seconds(op) for op in ledger.ops], [0.0] * len(ledger.ops))
-
-
-def weights(ledger: Ledger) -> dict[int, int]:
-    return {row.id: row.nbytes for row in ledger.storages if row.category == "parameter"}
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_all_tensor_ranks_hold_the_model_and_what_is_named_as_whole(name: str, ranks: int) -> None:
-    ledger = traced(name).ledger
-    parts, held = tensor_cut_of(ledger, model_of(ledger)), weights(ledger)
-    whole = sum(nbytes for number, nbytes in held.items() if number not in parts.weights)
-    assert parts.replicated.total() == whole < 0.1 * sum(held.values())
-    one = sum(nbytes / (ranks if number in parts.weights else 1) for number, nbytes in held.items())
-    assert ranks * one == sum(held.values()) + (ranks - 1) * whole
-    assert parts.held_share(ranks) == pytest.approx(one / sum(held.values()))
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_all_tensor_ranks_do_the_flops_of_the_step_and_those_outside_again(name: str, ranks: int) -> None:
-    """Of what a rank times: products at their smaller shapes, all else at its share of the seconds."""
-    step = traced(name)
-    ledger, timed = step.ledger, 0
-
-    def retime(op: Op) -> float:
-        nonlocal timed
-        assert op.cost is not None
-        timed += op.cost.flops or 0
-        return op_seconds(op)
-
-    group = RankGroup(ranks, ranks)
-    tensor.divide(step, model_of(ledger), group, plain_fabric(), device(), ParallelOptions(), retime)
-    flops = {op.index: op.cost.flops or 0 for op in ledger.ops if op.cost is not None}
-    inside = tensor_cut_of(ledger, model_of(ledger)).inside
-    again = sum(number for index, number in flops.items() if index not in inside)
-    fused = sum(flops[op.index] for op in ledger.ops if op.index in inside and "attention" in op.name)
-    assert ranks * timed == pytest.approx(sum(flops.values()) - again - fused, rel=0.02)  # parts are rounded up
-    assert again < 0.01 * sum(flops.values())
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("count", [2, 4])
-def test_stages_run_every_op_once_and_hold_every_weight_once(name: str, count: int) -> None:
-    step = traced(name)
-    model = model_of(step.ledger)
-    stages = pipeline.stages_of(step, model, count)
-    units = [model.units[number] for stage in stages for number in stage.units]
-    ran = sorted(index for unit in units for index in (*unit.forward, *unit.backward))
-    assert ran == [op.index for op in step.ledger.ops if op.phase in ("forward", "backward")]
-    assert sum(stage.weight_share for stage in stages) == pytest.approx(1)
-    assert sum(unit.parameter_bytes for unit in units) == sum(weights(step.ledger).values())
+from tests.fixtures.parallel_steps import device, plain_fabric, tiny_step
 
 
 def test_experts_that_no_rank_shares_out_are_refused() -> None:

@@ -6,6 +6,7 @@ micro-batch after the other; data parallel ranks then add up their gradients whi
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -202,8 +203,11 @@ def _recomputed(step: TimedStep, model: Model, what: Recompute) -> dict[int, tup
     for unit in [model.units[number] for number in model.blocks] or model.units:
         ops = unit.forward
         if what == "selective":
-            attention = [place for place, index in enumerate(ops) if is_attention(step.ledger.ops[index])]
-            ops = ops[attention[0] : attention[-1] + 1] if attention else ()
+            attending: dict[str, list[int]] = defaultdict(list)  # a decoder's layer has two modules that do
+            for place, index in enumerate(ops):
+                if is_attention(step.ledger.ops[index]):
+                    attending[step.ledger.ops[index].module].append(place)
+            ops = tuple(index for places in attending.values() for index in ops[places[0] : places[-1] + 1])
         if unit.backward and ops:
             again[unit.backward[0]] = ops
     return again

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooflight.errors import BadInput
-from rooflight.parallel.blocks import Model
+from rooflight.ledger import Ledger, is_inside
+from rooflight.parallel.blocks import Model, ModelUnit
 from rooflight.parallel.fabric import Fabric
 from rooflight.parallel.layout import Layout, ParallelOptions
 from rooflight.prediction.cluster.communication import Transfer, all_gather, point_to_point
@@ -72,11 +73,21 @@ def stages_of(step: TimedStep, model: Model, count: int) -> list[PipelineStage]:
     stages = []
     for numbers in groups:
         units = [model.units[number] for number in numbers]
-        share = sum(unit.parameter_bytes for unit in units) / total
+        share = _weight_bytes(step.ledger, units) / total
         forward_s = sum(_busy(step, unit.forward) for unit in units)
         backward_s = sum(_busy(step, unit.backward) for unit in units)
         stages.append(PipelineStage(tuple(numbers), forward_s, backward_s, update_s * share, share))
     return stages
+
+
+def _weight_bytes(ledger: Ledger, units: Sequence[ModelUnit]) -> int:
+    """Return the bytes of a stage's weights. A weight that two stages use lies on both."""
+    used = {tensor.storage for unit in units for index in unit.forward for tensor in ledger.ops[index].inputs}
+    return sum(
+        row.nbytes
+        for row in ledger.storages
+        if row.category == "parameter" and (row.id in used or any(is_inside(row.name, unit.path) for unit in units))
+    )
 
 
 def _busy(step: TimedStep, ops: Sequence[int]) -> float:
