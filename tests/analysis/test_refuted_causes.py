@@ -10,7 +10,7 @@ import pytest
 from rooflight.analysis.cause import Cause, Explained
 from rooflight.ledger import Op
 from rooflight.metrics import Number
-from tests.fixtures.explained_ledgers import RECORDINGS, flops, time, traffic
+from tests.fixtures.explained_ledgers import CELLS, OTHER_MODELS, RECORDINGS, flops, time, traffic
 
 OP = Op(index=0, phase="forward", module="", call=0, name="aten::mm", ordinal=0)
 EXPLAIN = {"FLOPs": flops, "DRAM bytes": traffic, "time": time}
@@ -67,12 +67,45 @@ def test_noise_is_unexplained(place: str, quantity: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("place", "quantity"), [(place, name) for place, name in MEASURED if name != "DRAM bytes"])
+MOST_OVER = 0.03
+"""Of what was measured: causes of a step may exceed its gap by this part."""
+MORE_OVER = {
+    # Three weights of 38 MB are copied into another order. The product reads about 10 MB of each copy from the L2; the
+    # cache model, which gives up what is oldest, has nothing left of its beginning.
+    ("DRAM bytes", "paleo-k80/wide-resnet50-2-b1-infer-fp32-h200-8c922fff"): 0.105,
+    # Chains of results of 25 MB, half of the L2: the model writes half of each back while the next op runs, the device
+    # less.
+    ("DRAM bytes", "transformers/gpt2-b4-s1024-infer-bf16-h200-a8898a6b"): 0.064,
+    ("DRAM bytes", "recorded:h200/gpt2-infer-bf16"): 0.061,
+    ("DRAM bytes", "recorded:h200/distilbert-infer-fp32"): 0.035,
+    ("DRAM bytes", "transformers/distilbert-b16-s128-infer-fp32-h200-aece2b5c"): 0.035,
+    # Products read 77 MB of rows for each of three columns of tiles: 26 MB less than three times as much reach the
+    # DRAM, as the end of one column is in the L2 for the next, or what waits there is written back after the product.
+    ("DRAM bytes", "steps/first/torchvision-convnext_tiny-infer-fp32"): 0.044,
+    # Of 109 MB 30 reach the DRAM, most of them weights; the model writes back some 0.1 MB while small convolutions run.
+    ("DRAM bytes", "paleo-k80/googlenet-b1-infer-fp32-h200-968ac5d8"): 0.032,
+    # A few dozen kernels of some µs for one sample, or four. The largest, conv2, takes 10 µs and 12.4 µs by its rate, and
+    # the optimizer 25 µs, and 30 µs where its weights are not in the L2.
+    ("time", "mnist-conv2/mnist-cnn-b1-infer-fp32-h200-0acaca04"): 0.123,
+    ("time", "mnist-conv2/mnist-cnn-b1-train-fp32-h200-5fca2ce6"): 0.062,
+    ("time", "mnist-conv2/mnist-cnn-b4-infer-fp32-h200-7ac9c635"): 0.036,
+    # Rates are 13% off in the mean, and sixteen convolutions have seven shapes: their errors do not cancel.
+    ("time", "vgg-roofline/vgg19-b16-infer-fp32-h200-7e89f8e8"): 0.054,
+    ("time", "recorded:h200/vgg19-train-bf16"): 0.037,
+}
+"""Steps that break the law, with what they break it by, rounded up."""
+
+
+@pytest.mark.parametrize(("place", "quantity"), [
+    *MEASURED,
+    *(pytest.param(place, name, marks=pytest.mark.slow) for place in (*CELLS, *OTHER_MODELS) for name in EXPLAIN),
+])  # fmt: skip
 def test_causes_never_exceed_a_step(place: str, quantity: str) -> None:
-    """Of two steps of VGG-19 in bf16 the time of convolutions is 4% more in micro-benchmarks than in the step."""
     rows = rows_of(place, quantity)
-    most = 0.045 if "vgg19" in place and quantity == "time" else 0.03
-    assert math.fsum(row.unexplained for row in rows) > -most * math.fsum(row.measured for row in rows)
+    over = -math.fsum(row.unexplained for row in rows) / math.fsum(row.measured for row in rows)
+    exception = MORE_OVER.get((quantity, place))
+    assert over <= (exception or MOST_OVER)
+    assert exception is None or over > MOST_OVER, "this step is no exception any more"
 
 
 def test_tiles_that_are_not_those_of_the_kernel() -> None:

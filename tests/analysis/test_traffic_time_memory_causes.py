@@ -76,13 +76,14 @@ def test_what_the_next_op_reads_lies_in_the_l2():
 
 
 def test_of_what_is_larger_than_the_l2_only_its_end_waits():
-    """200 MB a tensor: of y 0.4 of the L2 wait to be written back, and its beginning, which is read first, is gone."""
+    """200 MB a tensor: of y half of the L2 waits to be written back, less what its sets give up by chance, and its
+    beginning, which is read first, is gone."""
     waiting = DIRTY * recognise_name("NVIDIA H200").l2_bytes.value
     first, second, third = explain_traffic(chain(200 * MB))
-    assert by_name(first)[EARLIER] == pytest.approx(200 * MB - waiting, abs=4 * MB)
+    assert by_name(first)[EARLIER] == pytest.approx(200 * MB - waiting, abs=8 * MB)
     assert by_name(second).get(HITS, 0) > -0.1 * MB
     assert by_name(second)[EARLIER] == pytest.approx(200 * MB, rel=0.01)
-    assert by_name(third)[EARLIER] == pytest.approx(waiting, abs=4 * MB)
+    assert by_name(third)[EARLIER] == pytest.approx(waiting, abs=8 * MB)
 
 
 def test_bytes_of_an_unknown_device_are_not_explained():

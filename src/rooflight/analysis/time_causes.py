@@ -62,6 +62,7 @@ kernel finds more in the caches than alone. Of the random nets that were kept fo
 than so, weighted by time."""
 _BESIDE = frozenset({"layout", "cast", "sum of parts", "pointwise", "reduction", "bookkeeping"})
 _TRANSPOSES = re.compile("[tT]ranspose")
+_CUDNN_ATTENTION = re.compile("cudnn.*_sdpa_")
 
 
 def explain_time(ledger: Ledger, traffic: Sequence[Explained] | None = None) -> list[Explained]:
@@ -153,7 +154,9 @@ class _TimePath:
         if works:
             return _CAREFUL * math.fsum(work.seconds(rate) for work, rate in works)
         like = self.on.like_s.get(self.op.index)
-        return None if like is None else max(_CAREFUL * like - beside_s, _LEAST_LEFT * like)
+        # A layer in one op was timed with torch's own attention: that says nothing of cuDNN's.
+        is_other = "cudnn" not in self.op.name and any(_CUDNN_ATTENTION.search(kernel.name) for kernel in self.kernels)
+        return None if like is None or is_other else max(_CAREFUL * like - beside_s, _LEAST_LEFT * like)
 
     def _go(self, to: float, most: float, name: str, evidence: str) -> None:
         """Up to a limit, if it is not passed already, and no farther than such kernels go."""
