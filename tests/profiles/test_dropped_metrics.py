@@ -8,7 +8,7 @@ import pytest
 
 from rooflight.errors import BadFile
 from rooflight.profiles import read
-from rooflight.profiles.dropped_metrics import not_of_a_launch
+from rooflight.profiles.metrics import not_of_a_launch
 from tests.fixtures.import_logs import console, printed, real, table
 from tests.fixtures.notes import note_texts
 from tests.profiles.test_nvprof import TEXT as NVPROF
@@ -68,7 +68,7 @@ def test_some_kernels_without_a_value(tmp_path: Path) -> None:
 
 def test_words_are_named(tmp_path: Path) -> None:
     said = notes(tmp_path, NVPROF)
-    assert "dropped: dram_utilization (Low (1)): a word is nothing to add up" in said
+    assert "dropped: dram_utilization (Low (1)): not numeric" in said
 
 
 def test_columns_that_are_not_about_a_launch(tmp_path: Path) -> None:

@@ -13,23 +13,13 @@ from rooflight.errors import BadFile, BadInput
 from rooflight.files import read_bytes
 from rooflight.hardware.devices import find, names, recognise_name
 from rooflight.ledger import Ledger, Note
-from rooflight.profiles import (
-    kineto_log,
-    ncu_console,
-    ncu_csv,
-    ncu_report,
-    nsys_console,
-    nsys_csv,
-    nsys_sqlite,
-    nvprof,
-    rocprof,
-    time_table,
-)
+from rooflight.profiles import kineto_log, ncu_report, nsys_sqlite, text_log
 from rooflight.profiles.joined_logs import joined
 from rooflight.profiles.log import LogText, ProfilerLog, decode
 from rooflight.profiles.log_ledger import ledger_of
-from rooflight.profiles.ncu_log import refuse_empty
+from rooflight.profiles.ncu_messages import refuse_empty
 from rooflight.profiles.sqlite_tables import MAGIC, is_database
+from rooflight.profiles.table import tables
 
 KNOWN = (
     "Nsight Compute (CSV of the raw or details page, console output, .ncu-rep), Nsight Systems (its SQLite export, or "
@@ -88,22 +78,14 @@ def _log(path: Path) -> ProfilerLog:
     if text is None:
         raise BadFile("unknown-file", f"{path} is no log that rooflight knows; it reads {KNOWN}")
     source = LogText(str(path), text)
-    if ncu_csv.HEADER.search(text):
-        return ncu_csv.read(source)
-    if nsys_csv.HEADER.search(text):
-        return nsys_csv.read(source)
-    if nsys_console.is_one(source):
-        return nsys_console.read(source)
-    if rocprof.HEADER.search(text):
-        return rocprof.read(source)
-    if nvprof.RESULT.search(text):
-        return nvprof.read(source)
-    if any(ncu_console.is_kernel(line) for line in source.lines):
-        return ncu_console.read(source)
-    if re.match(r'\s*(\{\s*("|$)|\[\s*(\{|$))', text):
+    if re.match(r'\s*(\{\s*("|$)|\[\s*(\{|$))', text) and '"Process ID","' not in text:
         return kineto_log.read(source)
-    if time_table.is_one(text):
-        return time_table.read(source)
+    there = tables(source)
+    log = text_log.read(source, there) if there else None
+    if log is not None:
+        return log
+    if there:
+        raise source.bad(there[0].line, "the table of kernels has a header and no rows: nothing ran, or it was cut")
     if "==PROF==" in text or "==ERROR==" in text or "NVPROF is profiling" in text:
-        raise refuse_empty(source, "the log holds no table of kernels")
+        raise refuse_empty(source)
     raise BadFile("unknown-file", f"{path} is no log that rooflight knows; it reads {KNOWN}")

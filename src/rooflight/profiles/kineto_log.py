@@ -25,8 +25,7 @@ from rooflight.profiles.kineto import (
     path_of,
     stack_of,
 )
-from rooflight.profiles.log import LoggedLaunch, LogText, MetricReading, ProfilerLog, dim3
-from rooflight.profiles.rocprof import in_blocks
+from rooflight.profiles.log import LoggedLaunch, LogText, MetricReading, ProfilerLog, dim3, in_blocks
 
 if TYPE_CHECKING:
     from rooflight.profiles.gpu_calls import CalledOps

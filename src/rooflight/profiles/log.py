@@ -5,7 +5,7 @@ units, before anything is computed from them.
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -19,7 +19,6 @@ COPIED = "copied_bytes"
 _MOST_COUNTED = 2**63 - 1
 MOST_LAUNCHES = 1_000_000
 """More a ledger should not hold."""
-_MOST_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,6 @@ class LogText:
     def numbered(self) -> Iterator[tuple[int, str]]:
         return enumerate(self.lines, start=1)
 
-    def must_end(self, line: int) -> None:
-        """Refuse a row whose line has no end: where cells are not quoted, nothing else shows that it was cut."""
-        if line == len(self.lines):
-            raise self.torn(line, "the last row has no line end")
-
     def at(self, line: int) -> str:
         """Name the file and the line, as errors begin."""
         return f"{self.name}, line {line}"
@@ -51,32 +45,6 @@ class LogText:
 
     def torn(self, line: int, message: str, *, again: str = "export") -> BadFile:
         return BadFile("truncated-file", f"{self.at(line)}: {message}: the file is not whole, {again} it again")
-
-
-@dataclass(frozen=True)
-class LogRow:
-    """A row of a table: the line where it begins, and its cells, to be asked for by the names of their columns."""
-
-    source: LogText
-    line: int
-    cells: list[str]
-    places: Mapping[str, int]
-
-    def __getitem__(self, column: str) -> str:
-        """Empty where the table has no such column, or the row ends before it."""
-        place = self.places.get(column, len(self.cells))
-        return self.cells[place].strip() if place < len(self.cells) else ""
-
-    def bad(self, message: str) -> BadFile:
-        return self.source.bad(self.line, message)
-
-    def torn(self, message: str) -> BadFile:
-        return self.source.torn(self.line, message)
-
-    def must_fit(self, width: int, *, least: int | None = None) -> None:
-        """Refuse a row that has not as many cells as the header; `least`: some rows may have fewer."""
-        if not (least or width) <= len(self.cells) <= width:
-            raise self.torn(f"{len(self.cells)} cells where the header has {width}")
 
 
 @dataclass(frozen=True)
@@ -152,14 +120,6 @@ class NotCounted(ValueError):
     """A number that no counter can have given."""
 
 
-def counted(
-    value: Decimal, unit: str, ends: Iterable[Decimal | None] = (None, None), *, may_be_negative: bool = False
-) -> MetricReading:
-    """A reading of exact numbers; `NotCounted` where one of them is none of a counter."""
-    low, high = (None if end is None else exact(end, may_be_negative=may_be_negative) for end in ends)
-    return MetricReading(exact(value, may_be_negative=may_be_negative), unit, low, high)
-
-
 def exact(value: Decimal, *, may_be_negative: bool = False) -> int | float:
     """A whole number stays exact; `NotCounted` for what a 64-bit counter cannot hold."""
     if value < 0 and not may_be_negative:
@@ -172,6 +132,14 @@ def exact(value: Decimal, *, may_be_negative: bool = False) -> int | float:
 def dim3(x: int | None, y: int | None, z: int | None) -> Dim3 | None:
     """The sizes of a grid or a block, where all three are known."""
     return None if x is None or y is None or z is None else (x, y, z)
+
+
+def in_blocks(threads: Dim3 | None, block: Dim3 | None) -> Dim3 | None:
+    """A grid of threads as one of blocks; the last block of a row may be a part."""
+    if threads is None or block is None or 0 in block:
+        return None
+    x, y, z = (-(-count // size) for count, size in zip(threads, block, strict=True))
+    return x, y, z
 
 
 def check_launches(source: LogText, counts: list[int]) -> None:
@@ -217,18 +185,3 @@ def cells_of(line: str) -> list[str] | None:
         return next(csv.reader([line], strict=True), [])
     except csv.Error:
         return None
-
-
-def record(source: LogText, lines: Iterator[tuple[int, str]], first: tuple[int, str]) -> list[str]:
-    """The cells of the record that starts on the line `first`; a quoted cell may hold line breaks, though few do."""
-    number, text = first
-    cells = cells_of(text)
-    for _ in range(_MOST_LINES):
-        if cells is not None:
-            return cells
-        following = next(lines, None)
-        if following is None:
-            break
-        text = f"{text}\n{following[1]}"
-        cells = cells_of(text)
-    raise source.torn(number, "this row breaks off inside a quoted cell")

@@ -16,9 +16,18 @@ from typing import Any
 
 from rooflight.errors import BadFile
 from rooflight.ledger import Note
-from rooflight.profiles import dropped_metrics, ncu_csv
-from rooflight.profiles.log import Dim3, LoggedLaunch, LogText, MetricReading, ProfilerLog, counted, dim3
-from rooflight.profiles.ncu_log import TIME, is_measured, is_rollup, name_of, without_rollups
+from rooflight.profiles import text_log
+from rooflight.profiles.log import Dim3, LoggedLaunch, LogText, MetricReading, ProfilerLog, dim3, exact
+from rooflight.profiles.metrics import (
+    TIME,
+    is_measured,
+    is_rollup,
+    name_of,
+    not_numeric,
+    not_of_a_launch,
+    without_rollups,
+)
+from rooflight.profiles.table import tables
 from rooflight.units import printed_unit
 
 MAGIC = b"NVR\0"
@@ -59,13 +68,15 @@ def _through_ncu(program: str, path: Path, content: bytes) -> ProfilerLog:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise BadFile("report-not-opened", f"ncu could not open {path}: {error}; try a newer ncu") from None
     printed = done.stdout.decode(errors="replace")
-    if done.returncode != 0 or not ncu_csv.HEADER.search(printed):
+    source = LogText(f"ncu's CSV of {path}", printed)
+    log = text_log.read(source, there) if done.returncode == 0 and (there := tables(source)) else None
+    if log is None:
         why = (done.stderr.decode(errors="replace") + printed).strip().splitlines() or ["it says nothing"]
         raise BadFile(
             "report-not-opened",
             f"ncu could not open {path}: {why[-1].strip()}; try the ncu that wrote it, or a newer one",
         )
-    return ncu_csv.read(LogText(f"ncu's CSV of {path}", printed))
+    return log
 
 
 def _through_package(package: ModuleType, path: Path, content: bytes) -> ProfilerLog:
@@ -121,7 +132,7 @@ def _dropped(actions: Sequence[Any], launches: Sequence[LoggedLaunch]) -> list[N
     values = {name: action[name].value() for action in actions for name in action if name_of(name) not in kept}
     left_out = [name for name in values if not is_measured(name) or is_rollup(name, kept)]
     others = {name: str(value) for name, value in values.items() if name not in left_out}
-    return [*dropped_metrics.not_of_a_launch(left_out), *dropped_metrics.words(others)]
+    return [*not_of_a_launch(left_out), *not_numeric(others)]
 
 
 def _reading(name: str, metric: Any) -> MetricReading | None:
@@ -130,7 +141,7 @@ def _reading(name: str, metric: Any) -> MetricReading | None:
     if unit is None or isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
         return None
     signed = not name_of(name).endswith(".sum")
-    return counted(unit.in_base(Decimal(value)), unit.base, may_be_negative=signed)
+    return MetricReading(exact(unit.in_base(Decimal(value)), may_be_negative=signed), unit.base)
 
 
 def _ranges(action: Any) -> list[str]:

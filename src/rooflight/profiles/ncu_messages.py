@@ -1,0 +1,69 @@
+"""What Nsight Compute and nvprof say of themselves, on lines that begin with `==`."""
+
+from __future__ import annotations
+
+import re
+
+from rooflight.errors import BadFile
+from rooflight.ledger import Note
+from rooflight.profiles.log import LogText
+from rooflight.profiles.metrics import unknown_to_ncu
+
+_MESSAGE = re.compile(r".*?==(ERROR|WARNING|PROF)== ?(.*)")
+_OF_NVPROF = re.compile(r"==\d+== (Error|Warning): ?(.*)")
+_PERMISSION = (
+    "run the profiler as root, or let an admin set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia driver "
+    "(in a container: --cap-add=SYS_ADMIN)"
+)
+_OF_WARNINGS = {
+    "uncontrolled GPU caches": Note(
+        "warm-caches", "caches were left as they were between kernels (--cache-control none)"
+    ),
+    "unmodified GPU clocks": Note(
+        "clocks-not-fixed", "the GPU's clocks were not fixed while it was profiled (--clock-control none)"
+    ),
+}
+_COLD = Note("cold-caches", "ncu emptied the caches before every kernel, and left a kernel's last writes in L2")
+
+
+def _messages(source: LogText, kind: str) -> list[tuple[int, str]]:
+    """The messages of one kind, ERROR, WARNING or PROF, with their lines."""
+    marked = ((number, _MESSAGE.match(line)) for number, line in source.numbered() if "==" in line)
+    return [(number, match[2].strip()) for number, match in marked if match is not None and match[1] == kind]
+
+
+def refuse_empty(source: LogText) -> BadFile:
+    """Return why a profiler's log holds nothing to import, from its own errors where it has some."""
+    empty = "the log holds no table of kernels"
+    if "ERR_NVGPUCTRPERM" in source.text:
+        line = next(number for number, text in source.numbered() if "ERR_NVGPUCTRPERM" in text)
+        return BadFile(
+            "no-permission-to-count",
+            f"{source.at(line)}: {empty}, because the user had no permission to read counters: {_PERMISSION}",
+        )
+    if errors := _messages(source, "ERROR"):
+        meant = "".join(f"; {note}" for note in unknown_to_ncu([text for _, text in errors]))
+        line, text = errors[0]
+        reason = text or "it does not say why"
+        return BadFile("profiler-failed", f"{source.at(line)}: {empty}; ncu failed: {reason}{meant}")
+    for number, text in source.numbered():
+        if (match := _OF_NVPROF.match(text)) is not None:
+            return BadFile("profiler-failed", f"{source.at(number)}: {empty}; nvprof says: {match[2]}")
+    remedy = "the file is cut off, or nothing was profiled: check ncu's filters, or add --target-processes all"
+    return BadFile("nothing-profiled", f"{source.at(len(source.lines))}: {empty}: {remedy}")
+
+
+def notes_of(source: LogText, *, launches: int) -> list[Note]:
+    """Return notes on errors, on kernels that the log lacks, and on caches and clocks."""
+    errors = [(line, text) for line, text in _messages(source, "ERROR") if text]
+    notes = [Note("profiler-error", f"ncu reported an error on line {line}: {text}") for line, text in errors]
+    notes += unknown_to_ncu([text for _, text in errors])
+    progress, warnings = _messages(source, "PROF"), _messages(source, "WARNING")
+    profiled = sum(text.startswith("Profiling ") for _, text in progress)
+    if profiled > launches:
+        missing = f"ncu says that it profiled {profiled:,} kernels, the log holds {launches:,}: its end may be lost"
+        notes.append(Note("log-cut-off", missing))
+    told = [note for words, note in _OF_WARNINGS.items() if any(words in text for _, text in warnings)]
+    if any(text.startswith("Connected") for _, text in progress) and all(note.code != "warm-caches" for note in told):
+        told.insert(0, _COLD)
+    return [*notes, *told]
