@@ -18,7 +18,7 @@ from rooflight.ops.kernel_task import Task
 from rooflight.ops.op_tasks import tasks_of
 from rooflight.prediction.recorded_calibration import calibration_from
 from rooflight.profiles import operator_calls
-from rooflight.profiles.gpu_calls import NO_OP
+from rooflight.profiles.called_ops import NO_OP
 from rooflight.profiles.kineto import decode
 from rooflight.profiles.operator_calls import LONG_LIST, NO_SHAPES
 from tests.fixtures.paths import DATA

@@ -10,7 +10,7 @@ from rooflight.calibration.recorded_points import LeftOut
 from rooflight.errors import BadFile
 from rooflight.files import read_bytes
 from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger
-from rooflight.profiles.gpu_calls import called_ops
+from rooflight.profiles.called_ops import called_ops
 from rooflight.profiles.kineto import DeviceWork, KinetoTrace, decode
 from rooflight.profiles.kineto_log import version_of
 

@@ -15,9 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from operator import itemgetter
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -35,9 +33,10 @@ KINDS: dict[str, KernelKind] = {
     "memset": "set",
 }
 MODULE = "nn.Module: "
+OPS = ("cpu_op", "operator")
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
-_RANGES = frozenset({"cpu_op", "operator", "user_annotation"})
+_RANGES = frozenset({*OPS, "user_annotation"})
 
 Id = int | str
 """Versions and backends write processes, threads and correlations as either."""
@@ -144,6 +143,10 @@ class _HostEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def time_ns(self) -> int:
         return _ns(self.dur)
 
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.time_ns
+
 
 class RuntimeCallArgs(msgspec.Struct, frozen=True, gc=False):
     correlation: Id | None = None
@@ -202,16 +205,6 @@ class _TraceDocument(msgspec.Struct, frozen=True):
     distributed: Any = msgspec.field(name="distributedInfo", default=None)
     host: Any = msgspec.field(name="host_name", default=None)
     base_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
-
-
-class _OwnFile(msgspec.Struct, frozen=True):
-    """What tells the files apart that rooflight writes."""
-
-    format_version: int
-    header: Any = None
-    points: Any = None
-    title: Any = None
-    rows: Any = None
 
 
 class _EventHead(msgspec.Struct, frozen=True, gc=False):
@@ -313,10 +306,10 @@ def _document(content: bytes, name: str) -> _TraceDocument:
     try:
         return msgspec.json.decode(content, type=_TraceDocument)
     except msgspec.ValidationError as error:
-        own = _own_kind(content, name)
-        raise BadFile(
-            "not-a-trace", own or f"{name} is JSON, but no Chrome trace of PyTorch's profiler: {error}"
-        ) from None
+        if b'"format_version"' in content[:300]:
+            known = f"{name} is a file of rooflight's own, no log: show it with: {shell('report', name)}"
+            raise BadFile("not-a-trace", known) from None
+        raise BadFile("not-a-trace", f"{name} is JSON, but no Chrome trace of PyTorch's profiler: {error}") from None
     except UNDECODABLE as error:
         place = re.search(r"byte (\d+)", str(error))
         # Where the text ends too early, that is the last line.
@@ -324,21 +317,6 @@ def _document(content: bytes, name: str) -> _TraceDocument:
         raise BadFile(
             "damaged-file", f"{name}, line {line}: the trace breaks off or is no JSON ({error}): export it again"
         ) from None
-
-
-def _own_kind(content: bytes, name: str) -> str:
-    """What a file is that rooflight itself wrote, and what to do with it; empty: it is none."""
-    try:
-        own = msgspec.json.decode(content, type=_OwnFile)
-    except UNDECODABLE:
-        return ""
-    if isinstance(own.header, dict):
-        return f"{name} is a ledger already: show it with: {shell('report', name)}"
-    if isinstance(own.points, list):
-        return f"{name} is a calibration, no log: predict with it, by --calibration of rooflight predict"
-    if isinstance(own.rows, list) and own.title is not None:
-        return f"{name} is the index of a study, no log: show the study with: {shell('report', Path(name).parent)}"
-    return f"{name} is a file of rooflight's own, no log: give what a profiler wrote"
 
 
 def _ns(time_us: float) -> int:
@@ -350,11 +328,6 @@ LaunchKey = tuple[str, Id | None]
 """What device work is found by on the host: `call` and a correlation, or `op` and an external id."""
 MOST_NESTED = 100
 """Ranges that a path names, the outermost: no model nests so deep, and a damaged file may nest without end."""
-
-
-def path_of(names: Iterable[str]) -> str:
-    """Ranges from the outermost on, as a label has them."""
-    return "/".join(islice(names, MOST_NESTED))
 
 
 def launch_stacks(trace: KinetoTrace) -> dict[LaunchKey, list[int]]:
