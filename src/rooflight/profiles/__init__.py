@@ -18,7 +18,6 @@ from rooflight.profiles.joined_logs import joined
 from rooflight.profiles.log import LogText, ProfilerLog, decode
 from rooflight.profiles.log_ledger import ledger_of
 from rooflight.profiles.ncu_messages import refuse_empty
-from rooflight.profiles.sqlite_tables import MAGIC, is_database
 from rooflight.profiles.table import tables
 
 KNOWN = (
@@ -65,14 +64,14 @@ def _on(log: ProfilerLog, device: str | None) -> ProfilerLog:
 
 
 def _log(path: Path) -> ProfilerLog:
-    if is_database(path):
+    if nsys_sqlite.is_database(path):
         return nsys_sqlite.read(path)
     content = read_bytes(path, what="log")
     if not content.strip():
         raise BadFile("empty-file", f"{path} is empty: the profiler wrote nothing into it, profile again")
     if content.startswith(ncu_report.MAGIC):
         return ncu_report.read(path, content)
-    if content.startswith(MAGIC):
+    if content.startswith(nsys_sqlite.MAGIC):
         return nsys_sqlite.read(path, content)
     text = decode(content)
     if text is None:

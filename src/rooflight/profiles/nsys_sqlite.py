@@ -2,31 +2,27 @@
 
 A kernel carries the correlation of the call that launched it, in its own process; that call lies inside the NVTX ranges
 that were open on its thread, and the path of those is the kernel's label. Versions differ in tables and columns: what
-is not there is unknown. Times are nanoseconds of one clock.
+is not there is unknown. Times are nanoseconds of one clock. The database is read as data: only plain tables, by column.
 """
 
 from __future__ import annotations
 
+import sqlite3
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from rooflight.errors import BadFile
 from rooflight.formatting import seconds
 from rooflight.ledger import KernelKind, Note
 from rooflight.profiles.kineto import HostRange, open_ranges
-from rooflight.profiles.log import (
-    COPIED,
-    MOST_LAUNCHES,
-    Dim3,
-    LoggedLaunch,
-    MetricReading,
-    ProfilerLog,
-    dim3,
-    several_gpus,
-)
-from rooflight.profiles.sqlite_tables import SqliteTables, StoredRow, opened
+from rooflight.profiles.log import COPIED, MOST_LAUNCHES, LoggedLaunch, MetricReading, ProfilerLog, dim3, several_gpus
 
+MAGIC = b"SQLite format 3\0"
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _WORK: dict[str, KernelKind] = {
@@ -35,214 +31,266 @@ _WORK: dict[str, KernelKind] = {
     "CUPTI_ACTIVITY_KIND_MEMCPY": "copy",
     "CUPTI_ACTIVITY_KIND_MEMSET": "set",
 }
-_CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
-_NAMES = ("demangledName", "shortName", "mangledName")
-_GRID, _BLOCK = ("gridX", "gridY", "gridZ"), ("blockX", "blockY", "blockZ")
-_COPIES = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
+_COPIES = {1: " Host-to-Device", 2: " Device-to-Host", 8: " Device-to-Device", 10: " Peer-to-Peer"}
 _THREAD_BITS = 24
 """The lower bits of a thread's number are the thread, the others its process."""
-_Call = tuple[int, int]
-"""Process, as the upper bits of its threads' numbers, and correlation."""
+_Key = tuple[int, int]
+"""A call: its process, as the upper bits of its threads' numbers, and its correlation."""
+_Texts = dict[int | None, str]
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Row = TypeVar("_Row", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True)
-class _GpuWork:
-    """Something that the device ran, before its launch is known."""
+class _GpuWork(msgspec.Struct, rename="camel", gc=False):
+    """Something that the device ran."""
 
-    name: str
-    kind: KernelKind
-    start: int
-    end: int
-    device: int | None
-    call: _Call
-    grid: Dim3 | None
-    block: Dim3 | None
-    stream: int | None
-    copied: int | None
+    start: _Whole
+    end: _Whole
+    device_id: _Whole | None = None
+    stream_id: _Whole | None = None
+    correlation_id: _Whole = 0
+    global_pid: _Whole = 0
+    bytes: _Size | None = None
+    copy_kind: _Whole = 0
+    graph_id: _Whole = 0
+    demangled_name: _Whole | None = None
+    short_name: _Whole | None = None
+    mangled_name: _Whole | None = None
+    grid_x: _Size | None = None
+    grid_y: _Size | None = None
+    grid_z: _Size | None = None
+    block_x: _Size | None = None
+    block_y: _Size | None = None
+    block_z: _Size | None = None
+
+    @property
+    def key(self) -> _Key:
+        return self.global_pid >> _THREAD_BITS, self.correlation_id
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """The host's call: its thread, and when it was."""
+class _Call(msgspec.Struct, rename="camel", gc=False):
+    """A call of the runtime or the driver."""
 
-    thread: int
-    start: int
-    end: int
+    start: _Whole
+    end: _Whole
+    global_tid: _Whole = 0
+    correlation_id: _Whole = 0
+
+
+class _Range(msgspec.Struct, rename="camel", gc=False):
+    """An NVTX range, or a mark, which has no end."""
+
+    start: _Whole | None = None
+    end: _Whole | None = None
+    global_tid: _Whole = 0
+    text: Any = None
+    text_id: _Whole | None = None
+
+
+class _Text(msgspec.Struct):
+    id: _Whole | None = None
+    value: Any = ""
+
+
+class _CudaDevice(msgspec.Struct, rename="camel"):
+    cuda_id: _Whole | None = None
+    gpu_id: _Whole | None = None
+
+
+class _Gpu(msgspec.Struct, rename="camel"):
+    id: _Whole | None = None
+    name: Any = ""
+    compute_major: _Whole = 0
+    compute_minor: _Whole = 0
+
+
+class _Database:
+    """The plain tables of a database; `name` is what messages call it."""
+
+    def __init__(self, name: str, connection: sqlite3.Connection) -> None:
+        self.name = name
+        self._connection = connection
+        connection.text_factory = lambda text: text.decode(errors="replace")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        listed = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+        plain = [table for table, made in listed if str(made).upper().startswith("CREATE TABLE")]
+        self.columns = {table: self._columns(table) for table in plain}
+
+    def _columns(self, table: str) -> list[str]:
+        """The stored columns; computed ones are not listed by `table_info`."""
+        return [row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})")]
+
+    def rows(self, table: str, kind: type[_Row]) -> Iterator[_Row]:
+        """All rows of a table, with those of their columns that the table has."""
+        fields = [field.encode_name for field in msgspec.structs.fields(kind)]
+        there = [name for name in fields if name in self.columns.get(table, ())]
+        if not there:
+            return
+        asked = self._connection.execute(f"SELECT {', '.join(map(_quoted, there))} FROM {_quoted(table)}")
+        for number, cells in enumerate(asked, start=1):
+            values = {name: cell for name, cell in zip(there, cells, strict=True) if cell is not None}
+            try:
+                row = msgspec.convert(values, kind)
+            except msgspec.ValidationError as error:
+                raise self.bad(table, number, str(error)) from None
+            if isinstance(row, _GpuWork | _Call) and row.end < row.start:
+                raise self.bad(table, number, "it ends before it starts")
+            yield row
+
+    def bad(self, table: str, number: int, what: str) -> BadFile:
+        text = f"{self.name}, row {number} of {table}: {what}: the database is damaged, export it again"
+        return BadFile("damaged-file", text)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def is_database(path: Path) -> bool:
+    """Is it one by its first bytes, so that one larger than memory need not be read?"""
+    try:
+        with path.open("rb") as file:
+            return path.is_file() and file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def read(path: Path, content: bytes | None = None) -> ProfilerLog:
     """`content`: the database, where it was unpacked into memory."""
-    with opened(path, content) as tables:
-        if not any(table in tables for table in ("StringIds", _KERNELS)):
-            raise BadFile(
-                "unknown-file",
-                f"{path} is an SQLite database, but none of Nsight Systems: make one with "
-                "`nsys export --type sqlite FILE.nsys-rep`",
-            )
-        strings = _Strings(tables)
-        work = _work(tables, strings)
-        if not any(item.kind == "kernel" for item in work):
-            raise BadFile(
-                "no-gpu-kernels",
-                f"{path} holds no GPU kernels ({_KERNELS}): record with `nsys profile --trace cuda,nvtx` on a machine "
-                "with a GPU",
-            )
-        calls = _calls(tables, {item.call for item in work})
-        labels = _labels(tables, calls, strings)
-        devices, capability = _devices(tables, {item.device for item in work})
-        graphs = [item for item in work if item.name.startswith("CUDA graph ")]
-    first = min(item.start for item in work)
+    if content is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            (unpacked := Path(folder) / "unpacked.sqlite").write_bytes(content)
+            return _read(unpacked, str(path))
+    return _read(path, str(path))
+
+
+def _read(path: Path, name: str) -> ProfilerLog:
+    log = path.resolve().with_name(f"{path.resolve().name}-wal")
+    if log.is_file() and log.stat().st_size:
+        remedy = "close the program that writes it, or run `sqlite3 FILE 'PRAGMA wal_checkpoint(TRUNCATE)'` on it"
+        raise BadFile("unfinished-file", f"{name} is not finished: what was written last is in its -wal file; {remedy}")
+    try:
+        uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            return _log(_Database(name, connection))
+    except (sqlite3.Error, MemoryError, OverflowError) as error:
+        raise BadFile("damaged-file", f"{name} is no whole SQLite database ({error}): export it again") from None
+
+
+def _log(database: _Database) -> ProfilerLog:
+    if not {"StringIds", _KERNELS} & database.columns.keys():
+        made = "make one with `nsys export --type sqlite FILE.nsys-rep`"
+        raise BadFile("unknown-file", f"{database.name} is an SQLite database, but none of Nsight Systems: {made}")
+    texts: _Texts = {}
+    for text in database.rows("StringIds", _Text):
+        texts.setdefault(text.id, text.value if isinstance(text.value, str) else "")
+    work = list(_work(database))
+    if not any(_WORK[table] == "kernel" for table, _ in work):
+        remedy = "record with `nsys profile --trace cuda,nvtx` on a machine with a GPU"
+        raise BadFile("no-gpu-kernels", f"{database.name} holds no GPU kernels ({_KERNELS}): {remedy}")
+    calls = _calls(database, {item.key for _, item in work})
+    labels = _labels(database, calls, texts)
+    devices, capability = _devices(database, {item.device_id for _, item in work})
+    first = min(item.start for _, item in work)
+    launches = [_launch(database, *entry, first, texts, calls, labels) for entry in enumerate(work, start=1)]
     return ProfilerLog(
         tool="nsys",
         about="nsys SQLite export",
-        launches=tuple(_launch(item, first, calls.get(item.call), labels.get(item.call, "")) for item in work),
+        launches=tuple(launches),
         time_origin="nsys: end - start",
         device=next(iter(devices.values()), None),
         capability=capability,
-        notes=(*several_gpus([f"{name} ({number})" for number, name in devices.items()]), *_of_graphs(graphs)),
+        notes=(*several_gpus([f"{name} ({number})" for number, name in devices.items()]), *_of_graphs(work)),
     )
 
 
-def _launch(item: _GpuWork, first: int, call: _Launch | None, label: str) -> LoggedLaunch:
+def _work(database: _Database) -> Iterator[tuple[str, _GpuWork]]:
+    count = 0
+    for table in _WORK:
+        for item in database.rows(table, _GpuWork):
+            count += 1
+            if count > MOST_LAUNCHES:
+                remedy = "record a shorter part (nsys profile --duration, or --capture-range cudaProfilerApi)"
+                raise BadFile(
+                    "too-many-launches", f"{database.name} holds more than {MOST_LAUNCHES:,} launches: {remedy}"
+                )
+            yield table, item
+
+
+def _launch(
+    database: _Database,
+    number: int,
+    work: tuple[str, _GpuWork],
+    first: int,
+    texts: _Texts,
+    calls: dict[_Key, _Call],
+    labels: dict[_Key, str],
+) -> LoggedLaunch:
+    table, item = work
+    kind, call = _WORK[table], calls.get(item.key)
+    if table == _GRAPHS:
+        name = f"CUDA graph {item.graph_id}"
+    elif kind == "kernel":
+        names = (item.demangled_name, item.short_name, item.mangled_name)
+        name = next((text for each in names if (text := texts.get(each))), "")
+        if not name:
+            raise database.bad(table, number, "the kernel has no name in StringIds")
+    else:
+        name = f"[CUDA memcpy{_COPIES.get(item.copy_kind, '')}]" if kind == "copy" else "[CUDA memset]"
     return LoggedLaunch(
-        name=item.name,
-        kind=item.kind,
-        grid=item.grid,
-        block=item.block,
-        stream=item.stream,
+        name=name,
+        kind=kind,
+        grid=dim3(item.grid_x, item.grid_y, item.grid_z),
+        block=dim3(item.block_x, item.block_y, item.block_z),
+        stream=item.stream_id,
         start_s=(item.start - first) / 1e9,
         time_s=(item.end - item.start) / 1e9,
         launch_s=None if call is None else (call.start - first) / 1e9,
         launch_time_s=None if call is None else (call.end - call.start) / 1e9,
-        label=label,
-        metrics={} if item.copied is None else {COPIED: MetricReading(item.copied, "byte")},
+        label=labels.get(item.key, ""),
+        metrics={COPIED: MetricReading(item.bytes, "byte")} if kind != "kernel" and item.bytes is not None else {},
     )
 
 
-def _work(tables: SqliteTables, strings: _Strings) -> list[_GpuWork]:
-    columns = (
-        *("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind", "graphId"),
-        *(*_NAMES, *_GRID, *_BLOCK),
-    )
-    work: list[_GpuWork] = []
-    for table, kind in _WORK.items():
-        for row in tables.rows(table, *columns):
-            work.append(_item(row, table, kind, strings))
-            if len(work) > MOST_LAUNCHES:
-                raise BadFile(
-                    "too-many-launches",
-                    f"{tables.name} holds more than {MOST_LAUNCHES:,} launches: record a shorter part "
-                    "(nsys profile --duration, or --capture-range cudaProfilerApi)",
-                )
-    return work
-
-
-def _item(row: StoredRow, table: str, kind: KernelKind, strings: _Strings) -> _GpuWork:
-    start, end = row.needed("start"), row.needed("end")
-    if end < start:
-        raise row.bad("it ends before it starts")
-    if table == _GRAPHS:
-        name = f"CUDA graph {row.whole('graphId') or 0}"
-    elif kind == "kernel":
-        name = next((text for column in _NAMES if (text := strings(row.whole(column)))), "")
-        if not name:
-            raise row.bad("the kernel has no name in StringIds")
-    else:
-        way = _COPIES.get(row.whole("copyKind") or 0, "")
-        name = f"[CUDA memcpy {way}]".replace(" ]", "]") if kind == "copy" else "[CUDA memset]"
-    of_kernel = table == _KERNELS
-    grid, block = (dim3(*(row.size(axis) for axis in axes)) if of_kernel else None for axes in (_GRID, _BLOCK))
-    process = (row.whole("globalPid") or 0) >> _THREAD_BITS
-    return _GpuWork(
-        name=name,
-        kind=kind,
-        start=start,
-        end=end,
-        device=row.whole("deviceId"),
-        call=(process, row.whole("correlationId") or 0),
-        grid=grid,
-        block=block,
-        stream=row.whole("streamId"),
-        copied=None if kind == "kernel" else row.size("bytes"),
-    )
-
-
-class _Strings:
-    """Texts by their numbers. Read once, all of them: a table without a key is searched from its begin for each."""
-
-    def __init__(self, tables: SqliteTables) -> None:
-        self._texts: dict[int | None, str] = {}
-        for row in tables.rows("StringIds", "id", "value"):
-            self._texts.setdefault(row.whole("id"), row.text("value"))
-
-    def __call__(self, number: int | None) -> str:
-        return "" if number is None else self._texts.get(number, "")
-
-
-def _calls(tables: SqliteTables, wanted: set[_Call]) -> dict[_Call, _Launch]:
+def _calls(database: _Database, wanted: set[_Key]) -> dict[_Key, _Call]:
     """The calls that launched something. One of the runtime and that of the driver inside it share a number: the
     outer one begins first."""
-    calls: dict[_Call, _Launch] = {}
-    for table in _CALLS:
-        for row in tables.rows(table, "start", "end", "globalTid", "correlationId"):
-            thread = row.whole("globalTid") or 0
-            key = (thread >> _THREAD_BITS, row.whole("correlationId") or 0)
-            if key not in wanted or not key[1]:
-                continue
-            call = _Launch(thread, row.needed("start"), row.needed("end"))
-            if call.end < call.start:
-                raise row.bad("it ends before it starts")
-            if key not in calls or call.start < calls[key].start:
+    calls: dict[_Key, _Call] = {}
+    for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
+        for call in database.rows(table, _Call):
+            key = (call.global_tid >> _THREAD_BITS, call.correlation_id)
+            if key in wanted and key[1] and (key not in calls or call.start < calls[key].start):
                 calls[key] = call
     return calls
 
 
-def _labels(tables: SqliteTables, calls: dict[_Call, _Launch], strings: _Strings) -> dict[_Call, str]:
-    threads = {call.thread for call in calls.values()}
-    ranges = list(_ranges(tables, threads, strings))
-    moments = (((None, call.thread), call.start, key) for key, call in calls.items())
+def _labels(database: _Database, calls: dict[_Key, _Call], texts: _Texts) -> dict[_Key, str]:
+    """The paths of the NVTX ranges that were open when the calls were made, and have an end."""
+    threads = {call.global_tid for call in calls.values()}
+    ranges = []
+    for item in database.rows("NVTX_EVENTS", _Range):
+        name = item.text if isinstance(item.text, str) and item.text else texts.get(item.text_id, "")
+        if item.start is not None and item.end is not None and item.global_tid in threads and name:
+            took = (item.end - item.start) / 1000
+            ranges.append(HostRange(name=name, cat="nvtx", ts=item.start / 1000, dur=took, tid=item.global_tid))
+    moments = (((None, call.global_tid), call.start, key) for key, call in calls.items())
     return {key: "/".join(ranges[position].name for position in stack) for key, stack in open_ranges(ranges, moments)}
 
 
-def _ranges(tables: SqliteTables, threads: set[int], strings: _Strings) -> Iterator[HostRange]:
-    """NVTX ranges of these threads. Marks have no end; a range that was open when recording stopped has none either."""
-    for row in tables.rows("NVTX_EVENTS", "start", "end", "globalTid", "text", "textId"):
-        start, end, thread = row.whole("start"), row.whole("end"), row.whole("globalTid") or 0
-        if start is None or end is None or end < start or thread not in threads:
-            continue
-        name = row.text("text") or strings(row.whole("textId"))
-        if name:
-            yield HostRange(name=name, cat="nvtx", ts=start / 1000, dur=(end - start) / 1000, tid=thread)
-
-
-def _devices(tables: SqliteTables, used: set[int | None]) -> tuple[dict[int, str], str | None]:
+def _devices(database: _Database, used: set[int | None]) -> tuple[dict[int, str], str | None]:
     """Names of the GPUs that worked, by number, and the capability of the first."""
-    gpu_of = {
-        row.whole("cudaId"): row.whole("gpuId") for row in tables.rows("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId")
-    }
-    gpus = {
-        row.whole("id"): (row.text("name"), row.whole("computeMajor"), row.whole("computeMinor"))
-        for row in tables.rows("TARGET_INFO_GPU", "id", "name", "computeMajor", "computeMinor")
-    }
+    gpu_of = {row.cuda_id: row.gpu_id for row in database.rows("TARGET_INFO_CUDA_DEVICE", _CudaDevice)}
+    gpus = {row.id: row for row in database.rows("TARGET_INFO_GPU", _Gpu)}
     numbers = sorted(number for number in used if number is not None) or [0]
-    found = {number: gpus[gpu] for number in numbers if (gpu := gpu_of.get(number, number)) in gpus}
-    names = {number: name for number, (name, _, _) in found.items() if name}
-    capabilities = (f"{major}.{minor}" for _, major, minor in found.values() if _is_generation(major, minor))
-    return names, next(capabilities, None)
+    there = {number: gpus[gpu] for number in numbers if (gpu := gpu_of.get(number, number)) in gpus}
+    names = {number: gpu.name for number, gpu in there.items() if isinstance(gpu.name, str) and gpu.name}
+    capable = (gpu for gpu in there.values() if 0 < gpu.compute_major < 100 and 0 <= gpu.compute_minor < 10)
+    return names, next((f"{gpu.compute_major}.{gpu.compute_minor}" for gpu in capable), None)
 
 
-def _is_generation(major: int | None, minor: int | None) -> bool:
-    return major is not None and minor is not None and 0 < major < 100 and 0 <= minor < 10
-
-
-def _of_graphs(graphs: list[_GpuWork]) -> list[Note]:
-    if not graphs:
-        return []
-    took = seconds(sum(item.end - item.start for item in graphs) / 1e9)
-    return [
-        Note(
-            "whole-graphs",
-            f"{len(graphs):,} CUDA graphs ({took}) were recorded as a whole, each a row without its kernels: "
-            "record with --cuda-graph-trace=node to see them",
-        )
-    ]
+def _of_graphs(work: list[tuple[str, _GpuWork]]) -> list[Note]:
+    graphs = [item.end - item.start for table, item in work if table == _GRAPHS]
+    whole = f"{len(graphs):,} CUDA graphs ({seconds(sum(graphs) / 1e9)}) were recorded as a whole"
+    remedy = "each a row without its kernels: record with --cuda-graph-trace=node to see them"
+    return [Note("whole-graphs", f"{whole}, {remedy}")] if graphs else []
