@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rooflight.errors import RooflightError
     from rooflight.estimation.api import estimate
     from rooflight.files import load, save
+    from rooflight.joined_ranks import join
     from rooflight.ledger import Ledger, Op
     from rooflight.measurement.api import measure
     from rooflight.measurement.live import LiveRecording, record
-    from rooflight.measurement.ranks import join
     from rooflight.measurement.regions import Region, region, regions, regions_ledger, save_regions
     from rooflight.ops.kernel_task import Task
     from rooflight.ops.registry import Work, formula, task
@@ -47,7 +47,7 @@ _HOMES = {
     "Ledger": "rooflight.ledger",
     "Op": "rooflight.ledger",
     "RooflightError": "rooflight.errors",
-    "join": "rooflight.measurement.ranks",
+    "join": "rooflight.joined_ranks",
     "log_training": "rooflight.callbacks.api",
     "measure": "rooflight.measurement.api",
     "predict": "rooflight.prediction.api",

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import BadInput
+from rooflight.joined_ranks import join, missing_ranks
 from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger
-from rooflight.measurement.ranks import ALONE, ProcessRank, join, missing_ranks, process_rank
+from rooflight.measurement.ranks import ALONE, ProcessRank, process_rank
 from tests.fixtures.recordings import recording
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}

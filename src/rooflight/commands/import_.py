@@ -68,7 +68,7 @@ def command(**options: Any) -> None:
 def _read(paths: tuple[Path, ...], device: str | None = None) -> Ledger:
     import msgspec
 
-    from rooflight.measurement.rank_traces import read_logs
+    from rooflight.profiles.rank_traces import read_logs
 
     ledger = read_logs(paths, device=device)
     told = ("--device", device) if device is not None else ()

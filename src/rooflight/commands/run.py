@@ -236,8 +236,8 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | Non
         return None
     import msgspec
 
+    from rooflight.joined_ranks import missing_ranks
     from rooflight.ledger import Note
-    from rooflight.measurement.ranks import missing_ranks
     from rooflight.measurement.regions.ledger import of_process
 
     ranks = [ledger.header.rank for _, ledger in ledgers]

@@ -1,4 +1,4 @@
-"""Collectives in traces of several ranks: found, matched, put on one clock, and what each rank waited for.
+"""Collectives in traces of several ranks: found, matched between ranks, and put on one clock.
 
 On a GPU a collective is a kernel of NCCL (or RCCL), which starts when its own rank has come and ends when all have done
 their part; on a CPU it is a range of gloo. Those of two ranks are the same one if their group numbers them so, else if
@@ -10,33 +10,24 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter, itemgetter
 from statistics import median
 from typing import Any
 
 import msgspec
 
 from rooflight.files import UNDECODABLE
-from rooflight.profiles.kineto import DeviceWork, HostRange, KinetoTrace, RuntimeCall, open_ranges
+from rooflight.profiles.kineto import DeviceWork, HostRange, KinetoTrace, open_ranges
 
 _KERNEL = re.compile(r"(?:nccl|rccl)(?:Dev)?Kernel_?(?P<kind>[A-Za-z]*)", re.IGNORECASE)
 _ASKED = "nccl:"
 _RANGE = re.compile(r"(?:gloo|mpi|ucc):(?P<kind>\w+)")
-_KINDS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "barrier",
-    "reduce",
-    "gather",
-    "scatter",
-)
-_ALL_WAIT = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-"""Nobody is done with one of these before the last has come: they end together."""
+_ALL_WAIT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Every rank is done with one of these only after the last has come: they end together."""
+_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier", "reduce", "gather",
+          "scatter")  # fmt: skip
 _MOST = 2**62
 """No tensor has as many elements, and no group as many collectives."""
 _SIZES_DIFFER = frozenset({"all_to_all", "gather", "scatter"})
@@ -65,8 +56,9 @@ class CollectiveCall:
     @property
     def name(self) -> str:
         """`all_reduce of 68,362 float`; elements of one rank."""
-        size = "" if self.elements is None or self.kind in _SIZES_DIFFER else f" of {self.elements:,}"
-        return f"{self.kind}{size} {self.element_type.lower()}".rstrip() if size else self.kind
+        if self.elements is None or self.kind in _SIZES_DIFFER:
+            return self.kind
+        return f"{self.kind} of {self.elements:,} {self.element_type.lower()}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -79,10 +71,6 @@ class Collective:
     """Start and end by rank."""
 
     @property
-    def first_ns(self) -> int:
-        return min(start for start, _ in self.parts.values())
-
-    @property
     def last_ns(self) -> int:
         return max(start for start, _ in self.parts.values())
 
@@ -92,7 +80,7 @@ class Collective:
 
     @property
     def skew_ns(self) -> int:
-        return self.last_ns - self.first_ns
+        return self.last_ns - min(start for start, _ in self.parts.values())
 
     @property
     def transfer_ns(self) -> int:
@@ -100,17 +88,13 @@ class Collective:
 
     @property
     def can_be_one(self) -> bool:
-        """Was nobody done before the last had come? Else its parts were of two: a trace lacks some."""
+        """Was no rank done before the last had come? Else its parts were of two: a trace lacks some."""
         return self.kind not in _ALL_WAIT or min(end for _, end in self.parts.values()) >= self.last_ns
 
     def waiting(self, rank: int) -> tuple[int, int]:
-        """From when until when it waited for the last to come."""
+        """From when until when a rank waited for the last to come."""
         start, end = self.parts[rank]
         return start, max(start, min(end, self.last_ns))
-
-    def waiting_ns(self, rank: int) -> int:
-        start, end = self.waiting(rank)
-        return end - start
 
 
 def is_collective(work: DeviceWork) -> bool:
@@ -119,65 +103,45 @@ def is_collective(work: DeviceWork) -> bool:
 
 
 def calls_of(trace: KinetoTrace) -> list[CollectiveCall]:
-    """All that a rank took part in, in the order of time."""
+    """Return all that a rank took part in, in the order of time."""
     steps = sorted({(round(step.ts * 1000), step.number) for step in trace.steps})
-    if not trace.work:
-        found = [call for item in trace.ranges if (call := _of_range(item, trace, steps)) is not None]
+    if trace.work:
+        calls = _of_kernels(trace, steps)
     else:
-        kernels = [work for work in trace.work if is_collective(work)]
-        wanted = {work.args.correlation for work in kernels}
-        launched = {call.args.correlation: call for call in trace.calls if call.args.correlation in wanted}
-        asked = [item for item in trace.ranges if item.name.startswith(_ASKED)]
-        moments = ((call.thread, call.start_ns, correlation) for correlation, call in launched.items())
-        within = {key: asked[stack[-1]] for key, stack in open_ranges(asked, moments) if stack}
-        found = [
-            _of_kernel(work, trace, steps, launched.get(work.args.correlation), within.get(work.args.correlation))
-            for work in kernels
-        ]
-    return sorted(found, key=lambda call: call.start_ns)
+        ranges = [(item, _RANGE.match(item.name)) for item in trace.ranges if item.dur >= 0]
+        calls = [_of_range(trace, item, match["kind"], steps) for item, match in ranges if match is not None]
+    return sorted(calls, key=attrgetter("start_ns"))
 
 
-def _of_kernel(
-    work: DeviceWork,
-    trace: KinetoTrace,
-    steps: Sequence[tuple[int, int]],
-    launched: RuntimeCall | None,
-    asked: HostRange | None,
-) -> CollectiveCall:
-    """What the kernel notes of itself; older versions only have the range around its launch (`nccl:all_reduce`)."""
-    match, args = _KERNEL.match(work.name), work.args
-    told = args.collective if isinstance(args.collective, str) else asked.name.removeprefix(_ASKED) if asked else ""
-    groups = (value for value in (args.group_ranks, args.group) if isinstance(value, str) and value)
-    elements, element_type = _tensor(asked) if asked is not None and args.elements is None else (None, "")
-    start_ns = trace.base_ns + work.start_ns
-    return CollectiveCall(
-        kind=_kind(told or (match["kind"] if match is not None else "")),
-        group=next(groups, ""),
-        elements=_whole(args.elements) if elements is None else elements,
-        element_type=args.element_type if isinstance(args.element_type, str) else element_type,
-        step=_step(work.start_ns if launched is None else launched.start_ns, steps),
-        sequence=_whole(args.sequence),
-        start_ns=start_ns,
-        end_ns=start_ns + work.time_ns,
-    )
+def _of_range(trace: KinetoTrace, item: HostRange, kind: str, steps: Sequence[tuple[int, int]]) -> CollectiveCall:
+    start, (elements, element_type) = trace.base_ns + item.start_ns, _tensor(item)
+    step = _step(item.start_ns, steps)
+    return CollectiveCall(_kind(kind), "", elements, element_type, step, None, start, start + item.time_ns)
 
 
-def _of_range(item: HostRange, trace: KinetoTrace, steps: Sequence[tuple[int, int]]) -> CollectiveCall | None:
-    match = _RANGE.match(item.name)
-    if match is None or item.dur < 0:
-        return None
-    elements, element_type = _tensor(item)
-    start_ns = trace.base_ns + item.start_ns
-    return CollectiveCall(
-        kind=_kind(match["kind"]),
-        group="",
-        elements=elements,
-        element_type=element_type,
-        step=_step(item.start_ns, steps),
-        sequence=None,
-        start_ns=start_ns,
-        end_ns=start_ns + item.time_ns,
-    )
+def _of_kernels(trace: KinetoTrace, steps: Sequence[tuple[int, int]]) -> list[CollectiveCall]:
+    """What kernels note of themselves; older versions only have the range around the launch (`nccl:all_reduce`)."""
+    kernels = [work for work in trace.work if is_collective(work)]
+    wanted = {work.args.correlation for work in kernels}
+    launched = {call.args.correlation: call for call in trace.calls if call.args.correlation in wanted}
+    asked = [item for item in trace.ranges if item.name.startswith(_ASKED)]
+    moments = ((call.thread, call.start_ns, correlation) for correlation, call in launched.items())
+    within = {key: asked[stack[-1]] for key, stack in open_ranges(asked, moments) if stack}
+    calls = []
+    for work in kernels:
+        args, call, around = work.args, launched.get(work.args.correlation), within.get(work.args.correlation)
+        kind = next(iter(_KERNEL.findall(work.name)), "") if around is None else around.name.removeprefix(_ASKED)
+        kind = args.collective if isinstance(args.collective, str) else kind
+        group = next((value for value in (args.group_ranks, args.group) if isinstance(value, str) and value), "")
+        elements, element_type = _whole(args.elements), ""
+        if around is not None and args.elements is None:
+            elements, element_type = _tensor(around)
+        element_type = args.element_type if isinstance(args.element_type, str) else element_type
+        step = _step(work.start_ns if call is None else call.start_ns, steps)
+        start = trace.base_ns + work.start_ns
+        own = (_kind(kind), group, elements, element_type, step, _whole(args.sequence), start, start + work.time_ns)
+        calls.append(CollectiveCall(*own))
+    return calls
 
 
 def _tensor(item: HostRange) -> tuple[int | None, str]:
@@ -202,7 +166,7 @@ def _kind(name: str) -> str:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST else None
+    return value if type(value) is int and 0 <= value < _MOST else None
 
 
 def _step(moment_ns: int, steps: Sequence[tuple[int, int]]) -> int | None:
@@ -212,22 +176,21 @@ def _step(moment_ns: int, steps: Sequence[tuple[int, int]]) -> int | None:
 
 
 def matched(calls: Mapping[int, Sequence[CollectiveCall]]) -> tuple[list[Collective], int]:
-    """Collectives that more than one rank has, on the clocks of their ranks; and how many calls have no partner."""
+    """Return the collectives of more than one rank, on the clocks of their ranks, and the number of other calls."""
     buckets: dict[Hashable, dict[int, list[CollectiveCall]]] = defaultdict(lambda: defaultdict(list))
     for rank, own in calls.items():
         for call in own:
             buckets[call.key][rank].append(call)
-    found, alone = [], 0
+    pairs, alone = [], 0
     for ranks in buckets.values():
-        counts = {len(own) for own in ranks.values()}
         kind = next(iter(ranks.values()))[0].kind
-        if len(ranks) < 2 or len(counts) > 1 or kind not in _KINDS:
-            alone += sum(len(own) for own in ranks.values())
+        if len(ranks) < 2 or len({len(own) for own in ranks.values()}) > 1 or kind not in _KINDS:
+            alone += sum(map(len, ranks.values()))
             continue
-        for place in range(counts.pop()):
-            parts = {rank: (own[place].start_ns, own[place].end_ns) for rank, own in ranks.items()}
-            found.append(Collective(next(iter(ranks.values()))[place].name, kind, parts))
-    return sorted(found, key=lambda collective: collective.first_ns), alone
+        for each in zip(*ranks.values(), strict=True):
+            parts = {rank: (call.start_ns, call.end_ns) for rank, call in zip(ranks, each, strict=True)}
+            pairs.append(Collective(each[0].name, kind, parts))
+    return sorted(pairs, key=lambda item: item.last_ns - item.skew_ns), alone
 
 
 @dataclass(frozen=True)
@@ -240,54 +203,39 @@ class ClockAlignment:
     used: int
     spread_ns: float
 
-    def applied(self, collectives: Sequence[Collective]) -> list[Collective]:
-        return [Collective(item.name, item.kind, dict(self._moved(item))) for item in collectives]
+    def applied(self, item: Collective) -> Collective:
+        moved = {rank: (s - self.offsets_ns[rank], e - self.offsets_ns[rank]) for rank, (s, e) in item.parts.items()}
+        return replace(item, parts=moved)
 
     def holds(self, item: Collective) -> bool:
         """Are all its ranks on one clock? Else its skew is that of clocks."""
         return any(item.parts.keys() <= group for group in self.groups)
 
-    def _moved(self, item: Collective) -> Iterator[tuple[int, tuple[int, int]]]:
-        for rank, (start, end) in item.parts.items():
-            offset = self.offsets_ns[rank]
-            yield rank, (start - offset, end - offset)
-
 
 def aligned(ranks: Sequence[int], collectives: Sequence[Collective], *, one_clock: bool) -> ClockAlignment:
-    """By the ends of collectives that nobody leaves early, against the lowest rank of all that such collectives join;
-    where all have one clock, as it is."""
-    ends = [
-        {rank: end for rank, (_, end) in collective.parts.items()}
-        for collective in collectives
-        if collective.kind in _ALL_WAIT
-    ]
-    ends_of = {rank: [own for own in ends if rank in own] for rank in ranks}
-    if one_clock:
-        offsets, groups = dict.fromkeys(ranks, 0), [frozenset(ranks)]
-    else:
-        offsets, groups = {}, []
-        while left := set(ranks) - offsets.keys():
-            joined = _joined_with(min(left), left, ends_of)
-            offsets |= joined
-            groups.append(frozenset(joined))
-    spreads = [
-        max(placed) - min(placed) for own in ends if (placed := [end - offsets[rank] for rank, end in own.items()])
-    ]
-    return ClockAlignment(offsets, groups, len(spreads), median(spreads) if spreads else 0.0)
+    """Align clocks by the ends of collectives that no rank leaves early, against the lowest rank of all that such
+    collectives join; leave them as they are if all have one clock."""
+    ends = [{rank: end for rank, (_, end) in item.parts.items()} for item in collectives if item.kind in _ALL_WAIT]
+    offsets = dict.fromkeys(ranks, 0) if one_clock else {}
+    groups = [frozenset(ranks)] if one_clock else []
+    while left := set(ranks) - offsets.keys():
+        joined = {min(left): 0}
+        while apart := _apart(joined, left - joined.keys(), ends):
+            joined |= apart
+        offsets |= joined
+        groups.append(frozenset(joined))
+    placed = [[end - offsets[rank] for rank, end in own.items()] for own in ends]
+    return ClockAlignment(offsets, groups, len(ends), median([max(own) - min(own) for own in placed] or [0.0]))
 
 
-def _joined_with(first: int, ranks: set[int], ends_of: Mapping[int, Sequence[Mapping[int, int]]]) -> dict[int, int]:
-    """Offsets from the clock of the first, of all ranks that have collectives with it, or with those that have."""
-    offsets = {first: 0}
-    moved = True
-    while moved:
-        moved = False
-        for rank in sorted(ranks - offsets.keys()):
-            apart = [
-                own[rank] - median(own[other] - offsets[other] for other in own if other in offsets)
-                for own in ends_of[rank]
-                if any(other in offsets for other in own)
-            ]
-            if apart:
-                offsets[rank], moved = round(median(apart)), True
-    return offsets
+def _apart(joined: Mapping[int, int], others: set[int], ends: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    """The offset of the lowest other rank that has collectives with those that are joined."""
+    for rank in sorted(others):
+        apart = [
+            own[rank] - median(own[other] - joined[other] for other in own if other in joined)
+            for own in ends
+            if rank in own and joined.keys() & own.keys()
+        ]
+        if apart:
+            return {rank: round(median(apart))}
+    return {}
