@@ -72,14 +72,9 @@ def test_words_are_named(tmp_path: Path) -> None:
 
 
 def test_columns_that_are_not_about_a_launch(tmp_path: Path) -> None:
-    said = not_of_a_launch(
-        ["device__attribute_a", "device__attribute_b", "device__attribute_c", "launch__x", "dram__bytes_read.avg"]
-    )
-    assert [*map(str, said)] == [
-        "left out: columns about device, launch and profiler (3 device__attribute_*, launch__x), "
-        "and 1 .avg, .min and .max of counters whose .sum is kept"
-    ]
-    assert any("device__attribute_*" in note for note in notes(tmp_path, real(LOG)))
+    (said,) = not_of_a_launch(["device__attribute_a", "launch__x", "dram__bytes_read.avg"])
+    assert said.text.startswith("left out: 2 columns about device, launch and profiler, and 1 .avg, .min and .max")
+    assert any("columns about device" in note for note in notes(tmp_path, real(LOG)))
 
 
 def test_ncu_itself_does_not_know_the_name(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
 """Two logs of one program as one: what ncu or nvprof counted, and the times that nsys or a profiler's trace has.
 
-A profiler that counts runs every kernel alone and again, so that its times are not the program's; one that only looks
-on has times and no counts. Launches are joined in order where both logs have one row a launch and the kernels follow
-each other alike; else by name, and by grid and block where both logs tell them. What finds no partner is said.
+A profiler that counts runs every kernel alone and again, so its times are not the program's; one that only looks on has
+times and no counts. Launches are joined in order where both logs have one row a launch and the kernels follow each
+other alike; else by name, and by grid and block where both logs have them. A note counts what has no partner.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -23,35 +23,26 @@ from rooflight.profiles.log import LoggedLaunch, ProfilerLog
 _LEAST_MATCHED = 0.5
 """Below this share of the counted kernels two logs are not of the same program."""
 _NAMED = 3
-Key = Callable[[LoggedLaunch], Hashable]
 
 
 def joined(logs: Sequence[ProfilerLog]) -> ProfilerLog:
-    """All of them as one log; a single one as it is."""
+    """Return all of them as one log; a single one as it is."""
     if len(logs) == 1:
         return logs[0]
     counting = [log for log in logs if log.counts]
     timing = [log for log in logs if not log.counts]
-    files = " and ".join(log.file for log in logs)
     if not counting:
-        raise BadInput(
-            "no-counters",
-            f"{files} have times and no counters: one of the files must be of ncu or nvprof, which count FLOPs and "
-            "bytes",
-        )
+        files = " and ".join(log.file for log in logs)
+        remedy = "one of the files must be of ncu or nvprof, which count FLOPs and bytes"
+        raise BadInput("no-counters", f"{files} have times and no counters: {remedy}")
     if len(timing) > 1:
-        names = " and ".join(log.file for log in timing)
-        raise BadInput(
-            "duplicate-log",
-            f"{names} both have times of kernels: give one of them, and the log of ncu that belongs to it",
-        )
+        files = " and ".join(log.file for log in timing)
+        remedy = "give one of them, and the log of ncu that belongs to it"
+        raise BadInput("duplicate-log", f"{files} both have times of kernels: {remedy}")
     result, *others = counting
     for other in others:
         result = _with_counters(result, other)
     return _with_times(result, timing[0]) if timing else result
-
-
-# --- two logs of counters ---
 
 
 def _with_counters(log: ProfilerLog, other: ProfilerLog) -> ProfilerLog:
@@ -66,23 +57,14 @@ def _with_counters(log: ProfilerLog, other: ProfilerLog) -> ProfilerLog:
     launches = tuple(
         replace(
             mine,
-            metrics={**theirs.metrics, **mine.metrics},
+            metrics=theirs.metrics | mine.metrics,
             time_s=theirs.time_s if mine.time_s is None else mine.time_s,
         )
         for mine, theirs in zip(log.launches, other.launches, strict=True)
     )
-    note = Note(
-        "joined-counters", f"counters of {other.file} stand beside those of {log.file}, kernel by kernel, in order"
-    )
-    return replace(
-        log,
-        launches=launches,
-        about=f"{log.about} + {other.about}",
-        notes=tuple(dict.fromkeys((*log.notes, *other.notes, note))),
-    )
-
-
-# --- counters and times ---
+    text = f"counters of {other.file} stand beside those of {log.file}, kernel by kernel, in order"
+    notes = tuple(dict.fromkeys((*log.notes, *other.notes, Note("joined-counters", text))))
+    return replace(log, launches=launches, about=f"{log.about} + {other.about}", notes=notes)
 
 
 @dataclass(frozen=True)
@@ -92,7 +74,7 @@ class _Matching:
     times_s: Sequence[float | None]
     how: str
     used: frozenset[int]
-    """Timed launches that are somebody's partner."""
+    """Timed launches that are partners."""
     starts_s: Sequence[float | None] | None = None
 
 
@@ -102,26 +84,20 @@ def _with_times(log: ProfilerLog, timed: ProfilerLog) -> ProfilerLog:
     if any(launch.start_s is not None for launch in times):
         times.sort(key=lambda launch: launch.start_s or 0.0)
     if any(launch.time_s is None for launch in times) or not times:
-        raise BadFile(
-            "no-kernel-times",
-            f"{timed.file} has no times of kernels: export `nsys stats --report cuda_gpu_trace --format csv`",
-        )
-    both_sized = all(launch.grid and launch.block for launch in (*log.launches, *times))
-    matching = None if log.is_summary or timed.is_summary else _in_order(log.launches, times, both_sized)
-    matching = matching or _by_name(log.launches, times, both_sized)
-    matched = sum(time is not None for time in matching.times_s)
-    if matched < _LEAST_MATCHED * len(log.launches):
-        raise _strangers(log, timed, times, matched)
+        remedy = "export `nsys stats --report cuda_gpu_trace --format csv`"
+        raise BadFile("no-kernel-times", f"{timed.file} has no times of kernels: {remedy}")
+    sized = all(launch.grid and launch.block for launch in (*log.launches, *times))
+    matching = None if log.is_summary or timed.is_summary else _in_order(log.launches, times, sized)
+    matching = matching or _by_name(log.launches, times, sized)
+    if sum(time is not None for time in matching.times_s) < _LEAST_MATCHED * len(log.launches):
+        raise _strangers(log, timed, times, matching)
     starts = matching.starts_s or [None] * len(log.launches)
     launches = tuple(
         replace(launch, time_s=time, start_s=start)
         for launch, time, start in zip(log.launches, matching.times_s, starts, strict=True)
     )
-    notes = (
-        Note("joined-times", f"times are of {timed.file} ({timed.about}), {matching.how}"),
-        *_own_times(log, timed, matching),
-        *_left_out(timed),
-    )
+    how = Note("joined-times", f"times are of {timed.file} ({timed.about}), {matching.how}")
+    of_files = (note.of(each.file) for each in (log, timed) for note in each.notes)
     return replace(
         log,
         launches=launches,
@@ -130,13 +106,8 @@ def _with_times(log: ProfilerLog, timed: ProfilerLog) -> ProfilerLog:
         device=log.device or timed.device,
         times_of=timed.file,
         unmatched=tuple(_without_partner(log, timed, times, matching)),
-        notes=tuple(dict.fromkeys((*notes, *_by_file(log), *_by_file(timed)))),
+        notes=tuple(dict.fromkeys((how, *_unused(log, timed, matching), *of_files))),
     )
-
-
-def _by_file(log: ProfilerLog) -> list[Note]:
-    """Its notes, where there is more than one log."""
-    return [note.of(log.file) for note in log.notes]
 
 
 def _same_device(log: ProfilerLog, other: ProfilerLog) -> None:
@@ -154,11 +125,9 @@ def _in_order(counted: Sequence[LoggedLaunch], timed: Sequence[LoggedLaunch], si
     runs, at = [], 0
     while at + count <= len(timed):
         # One by one: a part of a long log at every place would be a copy at every place.
-        if all(_alike(mine, timed[at + place], sized) for place, mine in enumerate(counted)):
-            runs.append(at)
-            at += count
-        else:
-            at += 1
+        alike = all(_alike(mine, timed[at + place], sized) for place, mine in enumerate(counted))
+        runs += [at] if alike else []
+        at += count if alike else 1
     if not runs:
         return None
     times = [median(timed[start + place].time_s or 0.0 for start in runs) for place in range(count)]
@@ -166,11 +135,8 @@ def _in_order(counted: Sequence[LoggedLaunch], timed: Sequence[LoggedLaunch], si
     if len(runs) == 1:
         starts = [timed[runs[0] + place].start_s for place in range(count)]
         return _Matching(times, f"launch by launch: {count:,} kernels in the same order", used, starts)
-    how = (
-        f"launch by launch: the {count:,} kernels are there {len(runs):,} times in the same order, and each has the "
-        f"median of its {len(runs):,} times"
-    )
-    return _Matching(times, how, used)
+    often = f"the {count:,} kernels are there {len(runs):,} times in the same order"
+    return _Matching(times, f"launch by launch: {often}, and each has the median of its {len(runs):,} times", used)
 
 
 def _alike(mine: LoggedLaunch, theirs: LoggedLaunch, sized: bool) -> bool:
@@ -182,77 +148,68 @@ def _alike(mine: LoggedLaunch, theirs: LoggedLaunch, sized: bool) -> bool:
     return base(mine.name) == base(theirs.name) and (is_bare(mine.name) or is_bare(theirs.name))
 
 
-def _key(signature: Callable[[str], str], sized: bool) -> Key:
-    if sized:
-        return lambda launch: (signature(launch.name), launch.grid, launch.block)
-    return lambda launch: signature(launch.name)
-
-
 def _by_name(counted: Sequence[LoggedLaunch], timed: Sequence[LoggedLaunch], sized: bool) -> _Matching:
-    """Every counted launch has the mean time of the timed ones that are called so: by the finest name that finds some.
+    """Every counted launch has the mean time of the timed ones of its name: by the finest spelling that finds some.
 
     Without template arguments only where one of the two has none at all: a sum and a product are both an
     `elementwise_kernel`."""
     times: list[float | None] = [None] * len(counted)
     used: set[int] = set()
-    by: list[str] = []
+    by: dict[str, None] = {}
     for what, signature in SIGNATURES:
-        key = _key(signature, sized)
         places: dict[Hashable, list[int]] = {}
         for place, launch in enumerate(timed):
             if place not in used:
-                places.setdefault(key(launch), []).append(place)
+                size = (launch.grid, launch.block) if sized else None
+                places.setdefault((signature(launch.name), size), []).append(place)
         for place, launch in enumerate(counted):
-            if times[place] is not None:
-                continue
-            partners = places.get(key(launch), [])
+            size = (launch.grid, launch.block) if sized else None
+            partners = places.get((signature(launch.name), size), []) if times[place] is None else []
             if signature is base and not is_bare(launch.name):
                 partners = [partner for partner in partners if is_bare(timed[partner].name)]
             if partners:
                 whole = math.fsum(timed[partner].time_s or 0.0 for partner in partners)
                 times[place] = whole / sum(timed[partner].calls for partner in partners)
                 used.update(partners)
-                by = by if what in by else [*by, what]
+                by[what] = None
     how = f"by {' or '.join(by) or 'name'}{', grid and block' if sized else ''}: a launch has the mean of those alike"
     return _Matching(times, how, frozenset(used))
 
 
-def _strangers(log: ProfilerLog, timed: ProfilerLog, times: Sequence[LoggedLaunch], matched: int) -> BadFile:
+def _strangers(log: ProfilerLog, timed: ProfilerLog, times: Sequence[LoggedLaunch], matching: _Matching) -> BadFile:
     """The two logs are of different things: say how they differ, and what to do."""
-    total = len(log.launches)
+    matched = sum(time is not None for time in matching.times_s)
     names = {base(launch.name) for launch in log.launches} & {base(launch.name) for launch in times}
     if names:
         why = f"{len(names):,} kernels have the same name and another grid or other template arguments"
-        advice = "record both with the same model, batch and precision"
+        remedy = "record both with the same model, batch and precision"
     else:
-        why = f"{log.file} begins with {_short(log.launches[0])}, {timed.file} with {_short(times[0])}"
-        advice = "record the same program with both, and export kernels' names alike (no :mangled, no :base)"
-    return BadFile(
-        "different-kernels",
-        f"only {matched:,} of {total:,} kernels of {log.file} are in {timed.file}, too few to join them: {why}; "
-        f"{advice}",
-    )
+        why = f"{log.file} begins with {_names(log.launches[:1])}, {timed.file} with {_names(times[:1])}"
+        remedy = "record the same program with both, and export kernels' names alike (no :mangled, no :base)"
+    few = f"only {matched:,} of {len(log.launches):,} kernels of {log.file} are in {timed.file}, too few to join them"
+    return BadFile("different-kernels", f"{few}: {why}; {remedy}")
 
 
-# --- what to know of it ---
+# --- notes ---
 
 
-def _own_times(log: ProfilerLog, timed: ProfilerLog, matching: _Matching) -> list[Note]:
+def _unused(log: ProfilerLog, timed: ProfilerLog, matching: _Matching) -> list[Note]:
+    """Notes on times of the counting log, and on copies of the timing one."""
+    notes = []
     pairs = [
         (launch.time_s, time)
         for launch, time in zip(log.launches, matching.times_s, strict=True)
         if launch.time_s is not None and time is not None
     ]
-    if not pairs:
-        return []
-    own, theirs = (math.fsum(column) for column in zip(*pairs, strict=True))
-    return [
-        Note(
-            "own-times-unused",
-            f"the times that {log.tool} itself took add up to {seconds(own)} where {timed.file} has {seconds(theirs)}: "
-            "they are those of kernels run alone, and are not used",
-        )
-    ]
+    if pairs:
+        own, theirs = (seconds(math.fsum(column)) for column in zip(*pairs, strict=True))
+        sums = f"the times that {log.tool} itself took add up to {own} where {timed.file} has {theirs}"
+        notes.append(Note("own-times-unused", f"{sums}: they are those of kernels run alone, and are not used"))
+    copies = [launch for launch in timed.launches if launch.kind != "kernel"]
+    if copies:
+        which = f"{_count(copies):,} copies and fills of {timed.file} ({seconds(_sum_s(copies))})"
+        notes.append(Note("copies-left-out", f"{which} are left out: counters are of kernels"))
+    return notes
 
 
 def _without_partner(
@@ -261,42 +218,24 @@ def _without_partner(
     notes = []
     alone = [launch for launch, time in zip(log.launches, matching.times_s, strict=True) if time is None]
     if alone:
-        notes.append(
-            Note(
-                "kernels-without-time",
-                f"{len(alone):,} of {len(log.launches):,} kernels of {log.file} "
-                f"({percent(len(alone) / len(log.launches))}) are not in {timed.file} and have no time: "
-                f"{_names(alone)}",
-            )
-        )
+        share = percent(len(alone) / len(log.launches))
+        which = f"{len(alone):,} of {len(log.launches):,} kernels of {log.file} ({share})"
+        text = f"{which} are not in {timed.file} and have no time: {_names(alone)}"
+        notes.append(Note("kernels-without-time", text))
     left = [launch for place, launch in enumerate(times) if place not in matching.used]
     if left:
-        whole = math.fsum(launch.time_s or 0.0 for launch in times)
-        share = math.fsum(launch.time_s or 0.0 for launch in left) / whole if whole else 0.0
-        notes.append(
-            Note(
-                "kernels-not-counted",
-                f"{_launched(left):,} of {_launched(times):,} kernels of {timed.file} ({percent(share)} of its kernel "
-                f"time) were not counted in {log.file} and are left out: {_names(left)}",
-            )
-        )
+        share = percent(_sum_s(left) / (_sum_s(times) or math.inf))
+        which = f"{_count(left):,} of {_count(times):,} kernels of {timed.file} ({share} of its kernel time)"
+        text = f"{which} were not counted in {log.file} and are left out: {_names(left)}"
+        notes.append(Note("kernels-not-counted", text))
     return notes
 
 
-def _left_out(timed: ProfilerLog) -> list[Note]:
-    copies = [launch for launch in timed.launches if launch.kind != "kernel"]
-    if not copies:
-        return []
-    took = seconds(math.fsum(launch.time_s or 0.0 for launch in copies))
-    return [
-        Note(
-            "copies-left-out",
-            f"{_launched(copies):,} copies and fills of {timed.file} ({took}) are left out: counters are of kernels",
-        )
-    ]
+def _sum_s(launches: Sequence[LoggedLaunch]) -> float:
+    return math.fsum(launch.time_s or 0.0 for launch in launches)
 
 
-def _launched(launches: Sequence[LoggedLaunch]) -> int:
+def _count(launches: Sequence[LoggedLaunch]) -> int:
     return sum(launch.calls for launch in launches)
 
 
@@ -304,12 +243,7 @@ def _names(launches: Sequence[LoggedLaunch]) -> str:
     """`gemm (12), relu (3) and 2 others`."""
     calls: Counter[str] = Counter()
     for launch in launches:
-        calls[_short(launch)] += launch.calls
-    counted = calls.most_common()
-    listed = ", ".join(f"{name} ({count:,})" for name, count in counted[:_NAMED])
-    more = len(counted) - _NAMED
+        calls[short_name(launch.name, 60)] += launch.calls
+    listed = ", ".join(f"{name} ({count:,})" for name, count in calls.most_common(_NAMED))
+    more = len(calls) - _NAMED
     return listed if more <= 0 else f"{listed} and {more:,} other{'s' if more > 1 else ''}"
-
-
-def _short(launch: LoggedLaunch) -> str:
-    return short_name(launch.name, 60)

@@ -33,6 +33,7 @@ KINDS: dict[str, KernelKind] = {
     "memset": "set",
 }
 MODULE = "nn.Module: "
+_MODULE = f'"{MODULE}'.encode()
 OPS = ("cpu_op", "operator")
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
@@ -254,23 +255,10 @@ def decode(content: bytes, *, name: str) -> KinetoTrace:
     )
     for number, raw in enumerate(document.events, start=1):
         try:
-            head = _HEAD.decode(raw)
-        except msgspec.ValidationError:
-            continue  # no object, or a category that is none
-        except UnicodeDecodeError as error:
-            raise BadFile(
-                "damaged-file", f"{name}: event {number} of the trace is damaged ({error}): export it again"
-            ) from None
-        if head.ph != "X" or not isinstance(head.cat, str):
-            continue
-        try:
-            _sort(trace, head.cat.lower(), head.name, raw)
+            _add(trace, raw)
         except UNDECODABLE as error:
-            raise BadFile(
-                "damaged-file",
-                f"{name}: event {number} of the trace, {_named(head)}, is not as PyTorch's profiler writes it "
-                f"({error}): export it again",
-            ) from None
+            what = f"event {number} of the trace is not as PyTorch's profiler writes it ({error}): export it again"
+            raise BadFile("damaged-file", f"{name}: {what}") from None
     return trace
 
 
@@ -278,7 +266,14 @@ def _count(value: Any, most: int = 10**7) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most else None
 
 
-def _sort(trace: KinetoTrace, category: str, name: msgspec.Raw, raw: msgspec.Raw) -> None:
+def _add(trace: KinetoTrace, raw: msgspec.Raw) -> None:
+    try:
+        head = _HEAD.decode(raw)
+    except msgspec.ValidationError:
+        return  # no object, or a category that is none
+    if head.ph != "X" or not isinstance(head.cat, str):
+        return
+    category = head.cat.lower()
     if category in KINDS:
         trace.work.append(_WORK.decode(raw))
     elif category in _CALLS:
@@ -289,15 +284,9 @@ def _sort(trace: KinetoTrace, category: str, name: msgspec.Raw, raw: msgspec.Raw
             trace.steps.append(_PROFILER_STEP.decode(raw))
         else:
             trace.ranges.append(host_range)
-    elif category == "python_function" and bytes(name).startswith(f'"{MODULE}'.encode()):
+    elif category == "python_function" and bytes(head.name).startswith(_MODULE):
         # Every other Python function is one of these too, many to each op.
         trace.ranges.append(_RANGE.decode(raw))
-
-
-def _named(head: _EventHead) -> str:
-    """Category and name as they stand in the file, on one line."""
-    name = " ".join(bytes(head.name).decode(errors="replace").split())
-    return f"{head.cat[:40]!r} {name if len(name) <= 60 else f'{name[:57]}...'}"
 
 
 def _document(content: bytes, name: str) -> _TraceDocument:

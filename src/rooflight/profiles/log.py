@@ -145,20 +145,14 @@ def in_blocks(threads: Dim3 | None, block: Dim3 | None) -> Dim3 | None:
 def check_launches(source: LogText, counts: list[int]) -> None:
     """Refuse a summary of more launches than a ledger should hold, before they are written out one by one."""
     if sum(counts) > MOST_LAUNCHES:
-        raise BadFile(
-            "too-many-launches",
-            f"{source.name} tells of {sum(counts):,} launches, more than the {MOST_LAUNCHES:,} that rooflight "
-            "imports: profile a shorter part",
-        )
+        most = f"more than the {MOST_LAUNCHES:,} that rooflight imports: profile a shorter part"
+        raise BadFile("too-many-launches", f"{source.name} tells of {sum(counts):,} launches, {most}")
 
 
 def several_gpus(devices: Collection[str]) -> list[Note]:
-    """What to note where a log is of more than one."""
-    if len(devices) < 2:
-        return []
-    return [
-        Note("several-gpus", f"the log covers {len(devices)} GPUs, all of them in the totals: {', '.join(devices)}")
-    ]
+    """Return a note if a log is of more than one."""
+    text = f"the log covers {len(devices)} GPUs, all of them in the totals: {', '.join(devices)}"
+    return [Note("several-gpus", text)] if len(devices) > 1 else []
 
 
 def shown(text: str) -> str:

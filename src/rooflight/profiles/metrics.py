@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -36,9 +36,6 @@ _EXPECTED = tuple(
 )
 _COUNTED_ONE_BY_ONE = frozenset({"", "byte", "inst", "cycle", "ns", "nsecond", "sector", "request", "warp", "thread"})
 _WITH_UNIT = re.compile(r"([+-]?[0-9][0-9.eE+-]*)(%|[KMGT]?B(?:/s)?)")
-_GROUP = re.compile(r"[A-Za-z0-9]+(?:__|:)(?:attribute_)?")
-_FEW = 2
-"""So many names stand in a note as they are, more under the beginning that they share."""
 
 
 @dataclass(frozen=True)
@@ -191,23 +188,12 @@ def not_numeric(values: Mapping[str, str]) -> list[Note]:
     return [Note("dropped-metrics", f"dropped: {listed}: not numeric")] if listed else []
 
 
-def not_of_a_launch(names: Iterable[str]) -> list[Note]:
+def not_of_a_launch(names: Collection[str]) -> list[Note]:
     """A note on attributes of the device, the launch and the profiler, and averages of counters whose sum is kept."""
-    groups: dict[str, list[str]] = {}
-    averages = 0
-    for name in names:
-        if _ROLLUP.fullmatch(name) is not None:
-            averages += 1
-        else:
-            match = _GROUP.match(name)
-            groups.setdefault(f"{match[0]}*" if match is not None else name, []).append(name)
-    parts = []
-    if groups:
-        each = (", ".join(own) if len(own) <= _FEW else f"{len(own):,} {group}" for group, own in groups.items())
-        parts.append(f"columns about device, launch and profiler ({', '.join(each)})")
-    if averages:
-        parts.append(f"{averages:,} .avg, .min and .max of counters whose .sum is kept")
-    return [Note("left-out-columns", f"left out: {', and '.join(parts)}")] if parts else []
+    averages = sum(_ROLLUP.fullmatch(name) is not None for name in names)
+    columns = f"{len(names) - averages:,} columns about device, launch and profiler"
+    text = f"left out: {columns}, and {averages:,} .avg, .min and .max of counters whose .sum is kept"
+    return [Note("left-out-columns", text)] if names else []
 
 
 def unknown_to_ncu(errors: Sequence[str]) -> list[Note]:

@@ -14,23 +14,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from rooflight.errors import BadFile
-from rooflight.ledger import Note
 from rooflight.profiles import text_log
-from rooflight.profiles.log import Dim3, LoggedLaunch, LogText, MetricReading, ProfilerLog, dim3, exact
-from rooflight.profiles.metrics import (
-    TIME,
-    is_measured,
-    is_rollup,
-    name_of,
-    not_numeric,
-    not_of_a_launch,
-    without_rollups,
-)
-from rooflight.profiles.table import tables
-from rooflight.units import printed_unit
+from rooflight.profiles.log import LogText, ProfilerLog
+from rooflight.profiles.numbers import ENGLISH
+from rooflight.profiles.table import LogRow, LogTable, formats, tables
 
 MAGIC = b"NVR\0"
+_CAPABILITY = "device__attribute_compute_capability"
 _TOO_LONG_S = 600
 
 
@@ -41,11 +34,9 @@ def read(path: Path, content: bytes) -> ProfilerLog:
     try:
         package = import_module("ncu_report")
     except ImportError:
-        raise BadFile(
-            "no-ncu",
-            f"{path} is a report that only Nsight Compute can open: install ncu, or pip install ncu_report, or export "
-            f"it elsewhere with: ncu --import {path.name} --csv --page raw --print-units base",
-        ) from None
+        remedy = f"export it elsewhere with: ncu --import {path.name} --csv --page raw --print-units base"
+        what = "is a report that only Nsight Compute can open: install ncu, or pip install ncu_report"
+        raise BadFile("no-ncu", f"{path} {what}, or {remedy}") from None
     return _through_package(package, path, content)
 
 
@@ -61,10 +52,9 @@ def _unpacked(content: bytes) -> Iterator[Path]:
 def _through_ncu(program: str, path: Path, content: bytes) -> ProfilerLog:
     with _unpacked(content) as report:
         command = [program, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
+        plain = {**os.environ, "LC_ALL": "C"}
         try:
-            done = subprocess.run(
-                command, capture_output=True, timeout=_TOO_LONG_S, check=False, env={**os.environ, "LC_ALL": "C"}
-            )
+            done = subprocess.run(command, capture_output=True, timeout=_TOO_LONG_S, check=False, env=plain)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise BadFile("report-not-opened", f"ncu could not open {path}: {error}; try a newer ncu") from None
     printed = done.stdout.decode(errors="replace")
@@ -72,100 +62,49 @@ def _through_ncu(program: str, path: Path, content: bytes) -> ProfilerLog:
     log = text_log.read(source, there) if done.returncode == 0 and (there := tables(source)) else None
     if log is None:
         why = (done.stderr.decode(errors="replace") + printed).strip().splitlines() or ["it says nothing"]
-        raise BadFile(
-            "report-not-opened",
-            f"ncu could not open {path}: {why[-1].strip()}; try the ncu that wrote it, or a newer one",
-        )
+        what = f"ncu could not open {path}: {why[-1].strip()}; try the ncu that wrote it, or a newer one"
+        raise BadFile("report-not-opened", what)
     return log
 
 
 def _through_package(package: ModuleType, path: Path, content: bytes) -> ProfilerLog:
     try:
         with _unpacked(content) as report:
-            context = package.load_report(str(report))
-            actions = [action for part in context for action in part]
-            launches = tuple(_launch(action) for action in actions)
-            device = _value(actions[0], "device__attribute_display_name") if actions else None
-            capability = _capability(actions[0]) if actions else None
-            notes = _dropped(actions, launches)
+            actions = [action for part in package.load_report(str(report)) for action in part]
+            table = _raw_page(actions, str(path))
     except Exception as error:  # the package raises what it likes on a report of another version, or a cut one
-        raise BadFile(
-            "report-not-opened", f"{path}: ncu_report cannot open it ({type(error).__name__}: {error}); try a newer one"
-        ) from None
-    if not launches:
-        raise BadFile(
-            "nothing-profiled", f"{path} holds no kernels: nothing was profiled, or the file is cut off; profile again"
-        )
-    return ProfilerLog(
-        tool="ncu",
-        about="ncu report",
-        launches=launches,
-        time_origin=f"ncu {TIME}",
-        device=device if isinstance(device, str) and device else None,
-        capability=capability,
-        notes=tuple(notes),
-    )
+        what = f"ncu_report cannot open it ({type(error).__name__}: {error}); try a newer one"
+        raise BadFile("report-not-opened", f"{path}: {what}") from None
+    log = text_log.read(table.source, [table])
+    if log is None:
+        why = "nothing was profiled, or the file is cut off; profile again"
+        raise BadFile("nothing-profiled", f"{path} holds no kernels: {why}")
+    return log
 
 
-def _launch(action: Any) -> LoggedLaunch:
-    metrics: dict[str, MetricReading] = {}
-    for name in action:
-        if is_measured(name) and (reading := _reading(name, action[name])) is not None:
-            metrics.setdefault(name_of(name), reading)
-    metrics = without_rollups(metrics)
-    time = metrics.pop(TIME, None)
-    stream = _number(action, "launch__stream_id")
-    return LoggedLaunch(
-        name=action.name(action.NameBase_DEMANGLED),
-        grid=_dim3(action, "grid"),
-        block=_dim3(action, "block"),
-        stream=None if stream is None else int(stream),
-        time_s=None if time is None else float(time.value),
-        label="/".join(_ranges(action)),
-        metrics=metrics,
-    )
+def _raw_page(actions: Sequence[Any], name: str) -> LogTable:
+    """The table that ncu would print of the report."""
+    page = next(each for each in formats() if each.tool == "ncu" and each.metrics)
+    form = msgspec.structs.replace(page, about="ncu report", numbers="")
+    units = {name: action[name].unit() or "" for action in actions for name in action}
+    table = LogTable(LogText(name, ""), form, 1, ["ID", *units], {"id": [(0, "")]}, ENGLISH)
+    table.rows.append(LogRow(table, 1, ["", *units.values()]))
+    for number, action in enumerate(actions, start=2):
+        texts = {name: _text(action[name].value()) for name in action}
+        state = action.nvtx_state()
+        domains = [] if state is None else [state.domain_by_id(domain) for domain in state.domains()]
+        context = {
+            "kernel": action.name(action.NameBase_DEMANGLED),
+            "stream": texts.get("launch__stream_id", ""),
+            "device": texts.get("device__attribute_display_name", ""),
+            "grid": ",".join(texts.get(f"launch__grid_dim_{axis}", "") for axis in "xyz").strip(","),
+            "block": ",".join(texts.get(f"launch__block_dim_{axis}", "") for axis in "xyz").strip(","),
+            "capability": ".".join(texts.get(f"{_CAPABILITY}_{part}", "") for part in ("major", "minor")).strip("."),
+            "label": "/".join(label for domain in domains for label in domain.push_pop_ranges()),
+        }
+        table.rows.append(LogRow(table, number, ["", *(texts.get(name, "") for name in units)], context))
+    return table
 
 
-def _dropped(actions: Sequence[Any], launches: Sequence[LoggedLaunch]) -> list[Note]:
-    """What became of the metrics that no launch has."""
-    kept = {TIME}.union(*(launch.metrics for launch in launches))
-    values = {name: action[name].value() for action in actions for name in action if name_of(name) not in kept}
-    left_out = [name for name in values if not is_measured(name) or is_rollup(name, kept)]
-    others = {name: str(value) for name, value in values.items() if name not in left_out}
-    return [*not_of_a_launch(left_out), *not_numeric(others)]
-
-
-def _reading(name: str, metric: Any) -> MetricReading | None:
-    value = metric.value()
-    unit = printed_unit(metric.unit() or "")
-    if unit is None or isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
-        return None
-    signed = not name_of(name).endswith(".sum")
-    return MetricReading(exact(unit.in_base(Decimal(value)), may_be_negative=signed), unit.base)
-
-
-def _ranges(action: Any) -> list[str]:
-    state = action.nvtx_state()
-    if state is None:
-        return []
-    return [name for number in state.domains() for name in state.domain_by_id(number).push_pop_ranges()]
-
-
-def _number(action: Any, name: str) -> float | None:
-    value = _value(action, name)
-    return value if isinstance(value, (int, float)) else None
-
-
-def _value(action: Any, name: str) -> Any:
-    metric = action.metric_by_name(name)
-    return None if metric is None else metric.value()
-
-
-def _dim3(action: Any, what: str) -> Dim3 | None:
-    sizes = [_number(action, f"launch__{what}_dim_{axis}") for axis in "xyz"]
-    return dim3(*(None if size is None else int(size) for size in sizes))
-
-
-def _capability(action: Any) -> str | None:
-    parts = [_number(action, f"device__attribute_compute_capability_{part}") for part in ("major", "minor")]
-    return None if None in parts else ".".join(f"{part:.0f}" for part in parts)
+def _text(value: Any) -> str:
+    return f"{Decimal(value):f}".removesuffix(".0") if type(value) in (int, float) else str(value)

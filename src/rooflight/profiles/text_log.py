@@ -127,7 +127,7 @@ def _launch(logged: _Logged, metrics: dict[str, MetricReading], first: Decimal) 
         start_s=None if start is None else float(start - first),
         time_s=None if took is None else float(took),
         calls=logged.calls,
-        label="/".join(label for place in row.table.range_places for label in ranges(row.cells[place])),
+        label=row["label"] or "/".join(label for place in row.table.range_places for label in ranges(row.cells[place])),
         metrics=metrics,
     )
 
