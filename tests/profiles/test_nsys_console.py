@@ -118,8 +118,3 @@ def test_a_csv_of_calls_of_the_runtime_is_none_of_kernels(tmp_path: Path) -> Non
 def test_a_table_of_ranges_is_none_of_kernels(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="is no log that rooflight knows"):
         read(written(tmp_path, BOX.replace("| Avg (ns) |        Name  ", "| Style    |        Name  ")))
-
-
-def test_words_of_a_header_in_another_order_are_none(tmp_path: Path) -> None:
-    with pytest.raises(BadFile):
-        read(written(tmp_path, TRACE.replace("Start (ns)  Duration (ns)", "Name        Duration (ns)")))

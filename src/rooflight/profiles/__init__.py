@@ -46,21 +46,21 @@ def _on(log: ProfilerLog, device: str | None) -> ProfilerLog:
         return log
     asked = find(device)
     if asked.name not in names():
-        raise BadInput(
-            "unknown-device",
-            f"--device {device}: only a device that rooflight knows by name (`rooflight list devices`)",
-        )
-    logged = recognise_name(log.device)
-    if log.device and (logged is None or logged.name != asked.name):
-        raise BadInput("device-mismatch", f"the log is of a {log.device}, not of a {asked.title}: leave --device out")
+        known = "only a device that rooflight knows by name (`rooflight list devices`)"
+        raise BadInput("unknown-device", f"--device {device}: {known}")
+    if log.device:
+        logged = recognise_name(log.device)
+        if logged is None or logged.name != asked.name:
+            text = f"the log is of a {log.device}, not of a {asked.title}: leave --device out"
+            raise BadInput("device-mismatch", text)
     capability = None if asked.capability is None else f"{asked.capability // 10}.{asked.capability % 10}"
-    name = log.device or (asked.recognised_as[0] if asked.recognised_as else asked.name)
-    note = (
-        ()
-        if log.device
-        else (Note("device-given", f"the log names no device: that it is a {asked.title} was said with --device"),)
+    note = Note("device-given", f"the log names no device: that it is a {asked.title} was said with --device")
+    return replace(
+        log,
+        device=log.device or (asked.recognised_as[0] if asked.recognised_as else asked.name),
+        capability=log.capability or capability,
+        notes=log.notes if log.device else (*log.notes, note),
     )
-    return replace(log, device=name, capability=log.capability or capability, notes=(*log.notes, *note))
 
 
 def _log(path: Path) -> ProfilerLog:

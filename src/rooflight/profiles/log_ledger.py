@@ -59,22 +59,17 @@ def _points(log: ProfilerLog, kernels: Sequence[Kernel]) -> list[Note]:
     timed = [kernel for kernel in kernels if kernel.time_s is not None]
     if not log.times_of or len(timed) == len(kernels):
         return []
-    values = [{name: value.value for name, value in kernel.quantities.items()} for kernel in timed]
     flops, moved = (
-        [each[name] for each in values for name in names if name in each]
+        [kernel.quantities[name].value for kernel in timed for name in names if name in kernel.quantities]
         for names in ((*TENSOR_FLOPS, *CUDA_FLOPS), DRAM_BYTES)
     )
     took = math.fsum(kernel.time_s or 0.0 for kernel in timed)
     # What no kernel has is unknown, and not 0.
-    said = [f"{count(sum(flops))} FLOPs"] if flops else []
-    said += [f"{whole_bytes(sum(moved))} of DRAM traffic"] if moved else []
-    said += [seconds(took)] + ([f"{count(sum(flops) / took)}FLOP/s"] if flops and took else [])
-    return [
-        Note(
-            "kernels-with-a-time",
-            f"the {len(timed):,} kernel{'s' if len(timed) != 1 else ''} with a time: {', '.join(said)}",
-        )
-    ]
+    parts = [f"{count(sum(flops))} FLOPs"] if flops else []
+    parts += [f"{whole_bytes(sum(moved))} of DRAM traffic"] if moved else []
+    parts += [seconds(took)] + ([f"{count(sum(flops) / took)}FLOP/s"] if flops and took else [])
+    which = f"the {len(timed):,} kernel{'s' if len(timed) != 1 else ''} with a time"
+    return [Note("kernels-with-a-time", f"{which}: {', '.join(parts)}")]
 
 
 def _stem(path: Path) -> str:
@@ -99,37 +94,26 @@ def _kernel(source: str, launch: LoggedLaunch) -> Kernel:
 
 def _totals(kernels: Sequence[Kernel]) -> tuple[dict[str, Value], list[Note]]:
     """Sums over the kernels that have a value, and notes on those that have none."""
-    sums: dict[str, int | float] = {}
-    having: dict[str, int] = {}
-    origins: dict[str, str] = {}
+    having: dict[str, list[Value]] = {}
     for kernel in kernels:
         for name, value in kernel.quantities.items():
             if _adds_up(name):
-                sums[name] = sums.get(name, 0) + value.value
-                having[name] = having.get(name, 0) + 1
-                origins.setdefault(name, value.origin)
+                having.setdefault(name, []).append(value)
     computing = sum(kernel.kind == "kernel" for kernel in kernels)
     totals = {}
     notes = []
-    for name, total in sums.items():
-        missing_from = 0 if name == COPIED else computing - having[name]
-        totals[name] = Value(total, f"{origins[name]}, sum over {_how_many(name, having[name], computing)}")
-        if missing_from and name in QUANTITIES:
-            notes.append(
-                Note(
-                    "incomplete-total",
-                    f"{name} has no value for {missing_from:,} of {computing:,} kernels: its total lacks them",
-                )
-            )
+    for name, values in having.items():
+        lacking = 0 if name == COPIED else computing - len(values)
+        which = (
+            f"{len(values):,} of {computing:,} kernels" if lacking else f"{computing:,} kernel{'s' * (computing != 1)}"
+        )
+        which = f"{len(values):,} copies and fills" if name == COPIED else which
+        total = sum(value.value for value in values)
+        totals[name] = Value(total, f"{values[0].origin}, sum over {which}")
+        if lacking and name in QUANTITIES:
+            text = f"{name} has no value for {lacking:,} of {computing:,} kernels: its total lacks them"
+            notes.append(Note("incomplete-total", text))
     return totals, notes
-
-
-def _how_many(name: str, having: int, computing: int) -> str:
-    if name == COPIED:
-        return f"{having:,} copies and fills"
-    if having == computing:
-        return f"{having:,} kernel{'s' if having != 1 else ''}"
-    return f"{having:,} of {computing:,} kernels"
 
 
 def _adds_up(name: str) -> bool:

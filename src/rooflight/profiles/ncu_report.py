@@ -87,7 +87,7 @@ def _raw_page(actions: Sequence[Any], name: str) -> LogTable:
     page = next(each for each in formats() if each.tool == "ncu" and each.metrics)
     form = msgspec.structs.replace(page, about="ncu report", numbers="")
     units = {name: action[name].unit() or "" for action in actions for name in action}
-    table = LogTable(LogText(name, ""), form, 1, ["ID", *units], {"id": [(0, "")]}, ENGLISH)
+    table = LogTable(LogText(name, ""), form, 1, ["ID", *units], {"id": [(0, None)]}, ENGLISH)
     table.rows.append(LogRow(table, 1, ["", *units.values()]))
     for number, action in enumerate(actions, start=2):
         texts = {name: _text(action[name].value()) for name in action}

@@ -14,7 +14,7 @@ import ast
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -83,10 +83,10 @@ class NotedCall:
 
     packet: str
     overload: str
-    dims: tuple[Any, ...]
-    strides: tuple[Any, ...]
-    types: tuple[str, ...]
-    concrete: tuple[str, ...]
+    dims: Sequence[Any]
+    strides: Sequence[Any]
+    types: Sequence[str]
+    concrete: Sequence[str]
 
     @property
     def name(self) -> str:
@@ -128,32 +128,19 @@ def phase_of(names: Iterable[str]) -> Phase:
 def noted(host_range: HostRange) -> NotedCall:
     """Return what a range tells; raise `CallNotKnown` if that is too little."""
     args = host_range.args
-    dims, types, strides, concrete = (_decoded(raw) for raw in (args.dims, args.types, args.strides, args.concrete))
+    try:
+        raw = (args.dims, args.types, args.strides, args.concrete)
+        dims, types, strides, concrete = (msgspec.json.decode(each) for each in raw)
+    except UNDECODABLE:
+        raise CallNotKnown(NO_SHAPES) from None
     if not isinstance(dims, list) or not isinstance(types, list) or len(dims) != len(types):
         raise CallNotKnown(NO_SHAPES)
     strides = strides if isinstance(strides, list) and len(strides) == len(dims) else [None] * len(dims)
     concrete = concrete if isinstance(concrete, list) and len(concrete) == len(dims) else [""] * len(dims)
-    types, concrete = tuple(map(str, types)), tuple(map(str, concrete))
-    overload = _overload(host_range.name, types)
+    overload = _overload(host_range.name, tuple(map(str, types)))
     if overload is None:
         raise CallNotKnown(NOT_MADE_AGAIN)
-    return NotedCall(host_range.name, overload, _frozen(dims), _frozen(strides), types, concrete)
-
-
-def _decoded(raw: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except UNDECODABLE:
-        return None
-
-
-def _frozen(value: Any, depth: int = 3) -> Any:
-    """Lists as tuples; `depth` is that of arguments which are lists of tensors, each with a list of sizes."""
-    if not isinstance(value, list):
-        return value
-    if not depth:
-        raise CallNotKnown(NOT_MADE_AGAIN)
-    return tuple(_frozen(item, depth - 1) for item in value)
+    return NotedCall(host_range.name, overload, dims, strides, [*map(str, types)], [*map(str, concrete)])
 
 
 # --- operators ---
@@ -218,16 +205,13 @@ def _fits(argument: Any, kind: str) -> bool:
 
 def _is_costed(call: NotedCall) -> bool:
     """Does rooflight know its costs? Then it computes on tensors, and calling it does nothing else."""
-    if call.packet in _UNCOSTED or _has_formula(call.name) or _has_formula(call.packet):
+    if call.packet in _UNCOSTED or any(str(known) == call.packet.replace("::", ".") for known in flop_registry):
         return True
-    return any(str(known) == call.packet.replace("::", ".") for known in flop_registry)
-
-
-def _has_formula(name: str) -> bool:
-    try:
-        return FORMULAS[name] is not None
-    except KeyError:
-        return False
+    for name in (call.name, call.packet):
+        with suppress(KeyError):
+            if FORMULAS[name] is not None:
+                return True
+    return False
 
 
 # --- calls ---

@@ -35,6 +35,10 @@ _PIECE = re.compile(r'",["\d]')
 _RULE = re.compile(r"\s*\+?-{2,}(?:[ +]{1,3}-{2,}){2,}\+?\s*")
 
 
+Places = dict[str, list[tuple[int, Unit | None]]]
+"""Columns and their units, by role."""
+
+
 class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One entry of `formats.toml`, which describes the fields."""
 
@@ -57,14 +61,14 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     line: str = ""
     context: tuple[str, ...] = ()
 
-    def places(self, columns: Mapping[str, tuple[int, str]]) -> dict[str, list[tuple[int, str]]] | None:
+    def places(self, columns: Mapping[str, tuple[int, str]]) -> Places | None:
         """Return where the columns are and in which unit, by role; `None` if they are those of another table."""
-        places: dict[str, list[tuple[int, str]]] = {}
+        places: Places = {}
         for role, names in self.columns.items():
             known = [columns[name] for name in names if name in columns]
-            there = [(place, unit or self.units.get(role, "")) for place, unit in known]
+            there = [(place, printed_unit(text or self.units.get(role, ""))) for place, text in known]
             if role in _TIMES:
-                there = [each for each in there if (unit := printed_unit(each[1])) and unit.base == "second"]
+                there = [(place, unit) for place, unit in there if unit is not None and unit.base == "second"]
             if there:
                 places[role] = there
         fits = all(any(role in places for role in need.split("|")) for need in self.needs)
@@ -95,7 +99,7 @@ class LogTable:
     format: Format
     line: int
     header: list[str] = field(default_factory=list)
-    places: Mapping[str, list[tuple[int, str]]] = field(default_factory=dict)
+    places: Places = field(default_factory=dict)
     style: NumberStyle = PLAIN
     rows: list[LogRow] = field(default_factory=list)
 
@@ -135,32 +139,33 @@ class LogRow:
 
     def __getitem__(self, role: str) -> str:
         """The first of the role's cells that holds something."""
-        cells = (self.cells[place].strip() for place, _ in self.table.places.get(role, ()) if place < len(self.cells))
-        return self.context.get(role) or next(filter(None, cells), "")
+        for place, _ in self.table.places.get(role, ()):
+            if place < len(self.cells) and (cell := self.cells[place].strip()):
+                return cell
+        return self.context.get(role) or ""
 
     def bad(self, message: str) -> BadFile:
         return self.table.source.bad(self.line, message)
 
     def number(self, role: str) -> Decimal | None:
         """A number in its base unit; `None` where there is none."""
-        text = self[role]
-        if role not in self.table.places or (is_missing(text) and role != "time"):
+        if role not in self.table.places or (is_missing(text := self[role]) and role != "time"):
             return None
-        place, unit_text = self.table.places[role][0]
-        name, unit = self.table.header[place].partition(" (")[0], printed_unit(unit_text)
+        place, unit = self.table.places[role][0]
         value = self.table.style.parse(text)
-        if value is None or (value < 0 and role != "start"):
-            raise self.bad(f"{name} is {shown(text)}, which is no number of this column")
+        name = self.table.header[place].partition(" (")[0]
+        if value is None or unit is None or (value < 0 and role != "start"):
+            raise self.bad(f"{name} is {shown(text)}, which is no number of this column, or in no unit of it")
         try:
             exact(value, may_be_negative=True)
         except NotCounted as problem:
             raise self.bad(f"{name} is {shown(text)}: {problem}") from None
-        return (unit or Unit("", "")).in_base(value)
+        return unit.in_base(value)
 
     def sizes(self, role: str) -> Dim3 | None:
         """`(22, 1, 64)` of one cell or three; `None` where there are none."""
         places = self.table.places.get(role, ())
-        text = self.context.get(role) or ",".join(self.cells[place] for place, _ in places if place < len(self.cells))
+        text = ",".join([self.cells[place] for place, _ in places if place < len(self.cells)]) or self[role]
         sizes = re.fullmatch(r"[(\s]*(\d{1,10})[,\s]+(\d{1,10})[,\s]+(\d{1,10})[)\s]*", text)
         if sizes is None and text.strip(", "):
             raise self.bad(f"{role} is {shown(text)}, which are no three whole numbers")

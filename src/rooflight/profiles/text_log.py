@@ -62,7 +62,9 @@ def read(source: LogText, tables: Sequence[LogTable]) -> ProfilerLog | None:
     if form.row == "kernel" and all(_OF_API.fullmatch(launch.name) for launch in launches):
         raise source.bad(tables[0].line, "these are calls of the host, no kernels: give kernel_stats.csv")
     if form.row != "kernel":
-        launches = [replace(launch, calls=1) for launch in launches for _ in range(launch.calls)]
+        launches = [
+            one for each in launches for one in [replace(each, calls=1) if each.calls > 1 else each] * each.calls
+        ]
     averages = form.tool == "nvprof" or any(one.calls > 1 for one in logged)
     notes += _notes(source, tables, launches, averages=averages)
     devices = dict.fromkeys(re.sub(r" \(\d+\)$", "", one.row["device"] or one.row["gpu"]) for one in logged)
