@@ -293,7 +293,7 @@ def test_the_innermost_mark_wins_and_threads_are_apart() -> None:
         (5, HOST, 0), (10, HOST, 1), (25, HOST, 2), (35, HOST, 1), (45, HOST, 0), (55, HOST, 3), (100, HOST, 0),
         (150, HOST, None), (25, other, 4), (45, other, None), (25, (1, 3), None),
     ):  # fmt: skip
-        kernel = DeviceWork("k", "kernel", ts=1.0, dur=0.005, args=DeviceWorkArgs(correlation=9, stream=7))
+        kernel = DeviceWork(name="k", cat="kernel", ts=1.0, dur=0.005, args=DeviceWorkArgs(correlation=9, stream=7))
         call = RuntimeCall(name="cudaLaunchKernel", ts=moment / 1000, pid=thread[0], tid=thread[1])
         trace = StepTrace(marks=marks, work=(kernel,), calls={9: call})
         assert launches(trace)[0].ops == (() if op is None else (op,)), (moment, thread)

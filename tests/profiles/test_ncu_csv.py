@@ -430,7 +430,7 @@ def test_no_permission_for_counters(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("==ERROR== The application returned an error code (1).\n==WARNING== No kernels were profiled.\n", "error code (1)"),
-        ("==PROF== Connected\n==WARNING== No kernels were profiled.\n", "check ncu's filters"),
+        ("==PROF== Connected\n==WARNING== No kernels were profiled.\n", "No kernels were profiled"),
         ("==PROF== Connected to process 1\n", "no table of kernels"),
         ("hello\n", "is no log that rooflight knows"),
         ("   \n", "is empty"),

@@ -251,28 +251,6 @@ def test_what_cannot_be_one_collective_is_left_out(tmp_path: Path) -> None:
     assert any("2 calls of collectives have no partner" in note for note in note_texts(ledger.header.notes))
 
 
-def test_traces_of_older_versions_tell_it_around_the_launch(tmp_path: Path) -> None:
-    def events(start: float) -> list[dict[str, Any]]:
-        call = {
-            "ph": "X",
-            "cat": "cuda_runtime",
-            "name": "cudaLaunchKernel",
-            "pid": 1,
-            "tid": 1,
-            "args": {"correlation": 4},
-        }
-        asked = {"ph": "X", "cat": "user_annotation", "name": "nccl:all_to_all", "pid": 1, "tid": 1}
-        return [
-            {**asked, "ts": 10, "dur": 20, "args": {"Input Dims": [[64]], "Input type": ["float"]}},
-            {**call, "ts": 15, "dur": 5},
-            kernel("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", start, 100, 4),
-        ]
-
-    ledger = read_logs([trace(tmp_path, 0, events(30)), trace(tmp_path, 1, events(60))])
-    assert [row.name for row in ledger.measurements if row.scope == "collective"] == ["all_to_all"]
-    assert together(ledger)[0]["skew_s"] == pytest.approx(30e-6)
-
-
 def test_ranks_by_name_of_file_and_those_missing(tmp_path: Path) -> None:
     paths = []
     for rank in (0, 3):

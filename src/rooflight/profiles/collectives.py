@@ -19,10 +19,9 @@ from typing import Any
 import msgspec
 
 from rooflight.files import UNDECODABLE
-from rooflight.profiles.kineto import DeviceWork, HostRange, KinetoTrace, open_ranges
+from rooflight.profiles.kineto import DeviceWork, HostRange, KinetoTrace
 
 _KERNEL = re.compile(r"(?:nccl|rccl)(?:Dev)?Kernel_?(?P<kind>[A-Za-z]*)", re.IGNORECASE)
-_ASKED = "nccl:"
 _RANGE = re.compile(r"(?:gloo|mpi|ucc):(?P<kind>\w+)")
 _ALL_WAIT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Every rank is done with one of these only after the last has come: they end together."""
@@ -104,7 +103,7 @@ def is_collective(work: DeviceWork) -> bool:
 
 def calls_of(trace: KinetoTrace) -> list[CollectiveCall]:
     """Return all that a rank took part in, in the order of time."""
-    steps = sorted({(round(step.ts * 1000), step.number) for step in trace.steps})
+    steps = sorted({(step.start_ns, step.number) for step in trace.steps})
     if trace.work:
         calls = _of_kernels(trace, steps)
     else:
@@ -120,27 +119,17 @@ def _of_range(trace: KinetoTrace, item: HostRange, kind: str, steps: Sequence[tu
 
 
 def _of_kernels(trace: KinetoTrace, steps: Sequence[tuple[int, int]]) -> list[CollectiveCall]:
-    """What kernels note of themselves; older versions only have the range around the launch (`nccl:all_reduce`)."""
-    kernels = [work for work in trace.work if is_collective(work)]
-    wanted = {work.args.correlation for work in kernels}
-    launched = {call.args.correlation: call for call in trace.calls if call.args.correlation in wanted}
-    asked = [item for item in trace.ranges if item.name.startswith(_ASKED)]
-    moments = ((call.thread, call.start_ns, correlation) for correlation, call in launched.items())
-    within = {key: asked[stack[-1]] for key, stack in open_ranges(asked, moments) if stack}
+    """What kernels note of themselves."""
+    launched = {call.args.correlation: call.start_ns for call in trace.calls}
     calls = []
-    for work in kernels:
-        args, call, around = work.args, launched.get(work.args.correlation), within.get(work.args.correlation)
-        kind = next(iter(_KERNEL.findall(work.name)), "") if around is None else around.name.removeprefix(_ASKED)
-        kind = args.collective if isinstance(args.collective, str) else kind
+    for work in filter(is_collective, trace.work):
+        args, start = work.args, trace.base_ns + work.start_ns
+        kind = args.collective if isinstance(args.collective, str) else _KERNEL.findall(work.name)[0]
         group = next((value for value in (args.group_ranks, args.group) if isinstance(value, str) and value), "")
-        elements, element_type = _whole(args.elements), ""
-        if around is not None and args.elements is None:
-            elements, element_type = _tensor(around)
-        element_type = args.element_type if isinstance(args.element_type, str) else element_type
-        step = _step(work.start_ns if call is None else call.start_ns, steps)
-        start = trace.base_ns + work.start_ns
-        own = (_kind(kind), group, elements, element_type, step, _whole(args.sequence), start, start + work.time_ns)
-        calls.append(CollectiveCall(*own))
+        element_type = args.element_type if isinstance(args.element_type, str) else ""
+        step = _step(launched.get(args.correlation, work.start_ns), steps)
+        own = (_kind(kind), group, _whole(args.elements), element_type, step, _whole(args.sequence))
+        calls.append(CollectiveCall(*own, start, start + work.time_ns))
     return calls
 
 

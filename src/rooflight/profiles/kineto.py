@@ -97,44 +97,9 @@ class DeviceWorkArgs(HostRangeArgs, frozen=True, gc=False):
     sequence: Any = msgspec.field(name="Seq", default=None)
 
 
-class DeviceWork(msgspec.Struct, frozen=True, gc=False):
-    """One kernel, copy or fill as the device ran it."""
-
-    name: str
-    cat: str
-    ts: _Moment
-    dur: _Duration
-    args: DeviceWorkArgs = DeviceWorkArgs()
-
-    @property
-    def kind(self) -> KernelKind:
-        return KINDS[self.cat.lower()]
-
-    @property
-    def start_ns(self) -> int:
-        return _ns(self.ts)
-
-    @property
-    def time_ns(self) -> int:
-        return _ns(self.dur)
-
-    @property
-    def device(self) -> int | None:
-        numbers = (device for device in (self.args.device, self.args.in_device) if isinstance(device, int))
-        return next(numbers, None)
-
-
-class _HostEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Something on a thread of the host."""
-
+class _Timed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ts: _Moment
     dur: _Moment = 0.0
-    pid: Id | None = None
-    tid: Id | None = None
-
-    @property
-    def thread(self) -> Thread:
-        return self.pid, self.tid
 
     @property
     def start_ns(self) -> int:
@@ -147,6 +112,35 @@ class _HostEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def end_ns(self) -> int:
         return self.start_ns + self.time_ns
+
+
+class DeviceWork(_Timed, frozen=True, gc=False, kw_only=True):
+    """One kernel, copy or fill as the device ran it."""
+
+    name: str
+    cat: str
+    dur: _Duration
+    args: DeviceWorkArgs = DeviceWorkArgs()
+
+    @property
+    def kind(self) -> KernelKind:
+        return KINDS[self.cat.lower()]
+
+    @property
+    def device(self) -> int | None:
+        numbers = (device for device in (self.args.device, self.args.in_device) if isinstance(device, int))
+        return next(numbers, None)
+
+
+class _HostEvent(_Timed, frozen=True, gc=False, kw_only=True):
+    """Something on a thread of the host."""
+
+    pid: Id | None = None
+    tid: Id | None = None
+
+    @property
+    def thread(self) -> Thread:
+        return self.pid, self.tid
 
 
 class RuntimeCallArgs(msgspec.Struct, frozen=True, gc=False):
@@ -172,7 +166,7 @@ class HostRange(_HostEvent, frozen=True, gc=False, kw_only=True):
     args: OpCallArgs = OpCallArgs()
 
 
-class ProfilerStep(msgspec.Struct, frozen=True, gc=False):
+class ProfilerStep(_Timed, frozen=True, gc=False, kw_only=True):
     """A step of the profiler's schedule, on the host's clock."""
 
     name: str

@@ -104,9 +104,8 @@ def _totals(kernels: Sequence[Kernel]) -> tuple[dict[str, Value], list[Note]]:
     notes = []
     for name, values in having.items():
         lacking = 0 if name == COPIED else computing - len(values)
-        which = (
-            f"{len(values):,} of {computing:,} kernels" if lacking else f"{computing:,} kernel{'s' * (computing != 1)}"
-        )
+        every = f"{computing:,} kernel{'' if computing == 1 else 's'}"
+        which = f"{len(values):,} of {every}" if lacking else every
         which = f"{len(values):,} copies and fills" if name == COPIED else which
         total = sum(value.value for value in values)
         totals[name] = Value(total, f"{values[0].origin}, sum over {which}")

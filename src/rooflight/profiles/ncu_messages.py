@@ -9,9 +9,9 @@ from rooflight.ledger import Note
 from rooflight.profiles.log import LogText
 from rooflight.profiles.metrics import unknown_to_ncu
 
-_MESSAGE = re.compile(r".*?==(ERROR|WARNING|PROF)== ?(.*)")
-_OF_NVPROF = re.compile(r"==\d+== (Error|Warning): ?(.*)")
-_PERMISSION = (
+_MESSAGE = re.compile(r".*?==(?:\d+== (?P<nvprof>\w+):|(?P<ncu>[A-Z]+)==) ?(?P<text>.*)")
+_NO_PERMISSION = "ERR_NVGPUCTRPERM"
+_REMEDY = (
     "run the profiler as root, or let an admin set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia driver "
     "(in a container: --cap-add=SYS_ADMIN)"
 )
@@ -29,28 +29,23 @@ _COLD = Note("cold-caches", "ncu emptied the caches before every kernel, and lef
 def _messages(source: LogText, kind: str) -> list[tuple[int, str]]:
     """The messages of one kind, ERROR, WARNING or PROF, with their lines."""
     marked = ((number, _MESSAGE.match(line)) for number, line in source.numbered() if "==" in line)
-    return [(number, match[2].strip()) for number, match in marked if match is not None and match[1] == kind]
+    told = ((number, match["nvprof"] or match["ncu"], match["text"].strip()) for number, match in marked if match)
+    return [(number, text) for number, own, text in told if own.upper() == kind]
 
 
 def refuse_empty(source: LogText) -> BadFile:
     """Return why a profiler's log holds nothing to import, from its own errors where it has some."""
     empty = "the log holds no table of kernels"
-    if "ERR_NVGPUCTRPERM" in source.text:
-        line = next(number for number, text in source.numbered() if "ERR_NVGPUCTRPERM" in text)
-        return BadFile(
-            "no-permission-to-count",
-            f"{source.at(line)}: {empty}, because the user had no permission to read counters: {_PERMISSION}",
-        )
-    if errors := _messages(source, "ERROR"):
-        meant = "".join(f"; {note}" for note in unknown_to_ncu([text for _, text in errors]))
-        line, text = errors[0]
-        reason = text or "it does not say why"
-        return BadFile("profiler-failed", f"{source.at(line)}: {empty}; ncu failed: {reason}{meant}")
-    for number, text in source.numbered():
-        if (match := _OF_NVPROF.match(text)) is not None:
-            return BadFile("profiler-failed", f"{source.at(number)}: {empty}; nvprof says: {match[2]}")
-    remedy = "the file is cut off, or nothing was profiled: check ncu's filters, or add --target-processes all"
-    return BadFile("nothing-profiled", f"{source.at(len(source.lines))}: {empty}: {remedy}")
+    told = _messages(source, "ERROR") + _messages(source, "WARNING")
+    line, text = next((each for each in told if _NO_PERMISSION in each[1]), next(iter(told), (0, "")))
+    if _NO_PERMISSION in text:
+        what = f"{empty}, because the user had no permission to read counters: {_REMEDY}"
+        return BadFile("no-permission-to-count", f"{source.at(line)}: {what}")
+    if told:
+        meant = "".join(f"; {note}" for note in unknown_to_ncu([text for _, text in told]))
+        return BadFile("profiler-failed", f"{source.at(line)}: {empty}; the profiler says: {text}{meant}")
+    why = "the file is cut off, or nothing was profiled: check ncu's filters, or add --target-processes all"
+    return BadFile("nothing-profiled", f"{source.at(len(source.lines))}: {empty}: {why}")
 
 
 def notes_of(source: LogText, *, launches: int) -> list[Note]:
