@@ -93,7 +93,7 @@ def test_csv(tmp_path: Path) -> None:
     [
         (TEXT[: TEXT.index("   Total bytes read")], "line 18: this is no row"),
         (TEXT[: TEXT.index("Device \"Tesla V100-SXM2-16GB (0)\"\n    Kernel: saxpy(float*, int)\n          4")], "a header and no rows"),
-        (CSV[:-12], "line 5: this is a piece of a row"),
+        (CSV[:-12], "line 5: 7 cells where the header has 8"),
         (CSV.strip(), "line 5: the last row has no line end"),
         (CSV.replace('"Tesla K20c (0)","jacobi(float*, int)",3,"flop', 'bi(float*, int)",3,"flop'), "line 4: this is a piece of a row"),
         (TEXT.strip(), "line 24: this is no row"),

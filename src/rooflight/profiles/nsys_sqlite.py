@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
@@ -39,18 +39,18 @@ _Key = tuple[int, int]
 _Texts = dict[int | None, str]
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-_Row = TypeVar("_Row", bound=msgspec.Struct)
 
 
-class _GpuWork(msgspec.Struct, rename="camel", gc=False):
-    """Something that the device ran."""
+class _Row(msgspec.Struct, rename="camel", gc=False):
+    """The columns that are read of any table. A row that lacks a time ends before it starts."""
 
-    start: _Whole
-    end: _Whole
+    start: _Whole = 2**62
+    end: _Whole = -1
     device_id: _Whole | None = None
     stream_id: _Whole | None = None
     correlation_id: _Whole = 0
     global_pid: _Whole = 0
+    global_tid: _Whole = 0
     bytes: _Size | None = None
     copy_kind: _Whole = 0
     graph_id: _Whole = 0
@@ -63,46 +63,22 @@ class _GpuWork(msgspec.Struct, rename="camel", gc=False):
     block_x: _Size | None = None
     block_y: _Size | None = None
     block_z: _Size | None = None
+    id: _Whole | None = None
+    text_id: _Whole | None = None
+    cuda_id: _Whole | None = None
+    gpu_id: _Whole | None = None
+    compute_major: _Whole = 0
+    compute_minor: _Whole = 0
+    name: Any = ""
+    text: Any = ""
+    value: Any = ""
 
     @property
     def key(self) -> _Key:
-        return self.global_pid >> _THREAD_BITS, self.correlation_id
+        return (self.global_pid or self.global_tid) >> _THREAD_BITS, self.correlation_id
 
 
-class _Call(msgspec.Struct, rename="camel", gc=False):
-    """A call of the runtime or the driver."""
-
-    start: _Whole
-    end: _Whole
-    global_tid: _Whole = 0
-    correlation_id: _Whole = 0
-
-
-class _Range(msgspec.Struct, rename="camel", gc=False):
-    """An NVTX range, or a mark, which has no end."""
-
-    start: _Whole | None = None
-    end: _Whole | None = None
-    global_tid: _Whole = 0
-    text: Any = None
-    text_id: _Whole | None = None
-
-
-class _Text(msgspec.Struct):
-    id: _Whole | None = None
-    value: Any = ""
-
-
-class _CudaDevice(msgspec.Struct, rename="camel"):
-    cuda_id: _Whole | None = None
-    gpu_id: _Whole | None = None
-
-
-class _Gpu(msgspec.Struct, rename="camel"):
-    id: _Whole | None = None
-    name: Any = ""
-    compute_major: _Whole = 0
-    compute_minor: _Whole = 0
+_FIELDS = [field.encode_name for field in msgspec.structs.fields(_Row)]
 
 
 class _Database:
@@ -121,20 +97,19 @@ class _Database:
         """The stored columns; computed ones are not listed by `table_info`."""
         return [row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})")]
 
-    def rows(self, table: str, kind: type[_Row]) -> Iterator[_Row]:
-        """All rows of a table, with those of their columns that the table has."""
-        fields = [field.encode_name for field in msgspec.structs.fields(kind)]
-        there = [name for name in fields if name in self.columns.get(table, ())]
+    def rows(self, table: str, *, timed: bool = False) -> Iterator[_Row]:
+        """All rows of a table; `timed` ones must have an end, and not before their start."""
+        there = [name for name in _FIELDS if name in self.columns.get(table, ())]
         if not there:
             return
         asked = self._connection.execute(f"SELECT {', '.join(map(_quoted, there))} FROM {_quoted(table)}")
         for number, cells in enumerate(asked, start=1):
             values = {name: cell for name, cell in zip(there, cells, strict=True) if cell is not None}
             try:
-                row = msgspec.convert(values, kind)
+                row = msgspec.convert(values, _Row)
             except msgspec.ValidationError as error:
                 raise self.bad(table, number, str(error)) from None
-            if isinstance(row, _GpuWork | _Call) and row.end < row.start:
+            if timed and row.end < row.start:
                 raise self.bad(table, number, "it ends before it starts")
             yield row
 
@@ -150,8 +125,10 @@ def _quoted(name: str) -> str:
 def is_database(path: Path) -> bool:
     """Is it one by its first bytes, so that one larger than memory need not be read?"""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
-            return path.is_file() and file.read(len(MAGIC)) == MAGIC
+            return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
 
@@ -183,7 +160,7 @@ def _log(database: _Database) -> ProfilerLog:
         made = "make one with `nsys export --type sqlite FILE.nsys-rep`"
         raise BadFile("unknown-file", f"{database.name} is an SQLite database, but none of Nsight Systems: {made}")
     texts: _Texts = {}
-    for text in database.rows("StringIds", _Text):
+    for text in database.rows("StringIds"):
         texts.setdefault(text.id, text.value if isinstance(text.value, str) else "")
     work = list(_work(database))
     if not any(_WORK[table] == "kernel" for table, _ in work):
@@ -205,10 +182,10 @@ def _log(database: _Database) -> ProfilerLog:
     )
 
 
-def _work(database: _Database) -> Iterator[tuple[str, _GpuWork]]:
+def _work(database: _Database) -> Iterator[tuple[str, _Row]]:
     count = 0
     for table in _WORK:
-        for item in database.rows(table, _GpuWork):
+        for item in database.rows(table, timed=True):
             count += 1
             if count > MOST_LAUNCHES:
                 remedy = "record a shorter part (nsys profile --duration, or --capture-range cudaProfilerApi)"
@@ -221,10 +198,10 @@ def _work(database: _Database) -> Iterator[tuple[str, _GpuWork]]:
 def _launch(
     database: _Database,
     number: int,
-    work: tuple[str, _GpuWork],
+    work: tuple[str, _Row],
     first: int,
     texts: _Texts,
-    calls: dict[_Key, _Call],
+    calls: dict[_Key, _Row],
     labels: dict[_Key, str],
 ) -> LoggedLaunch:
     table, item = work
@@ -253,25 +230,25 @@ def _launch(
     )
 
 
-def _calls(database: _Database, wanted: set[_Key]) -> dict[_Key, _Call]:
+def _calls(database: _Database, wanted: set[_Key]) -> dict[_Key, _Row]:
     """The calls that launched something. One of the runtime and that of the driver inside it share a number: the
     outer one begins first."""
-    calls: dict[_Key, _Call] = {}
+    calls: dict[_Key, _Row] = {}
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
-        for call in database.rows(table, _Call):
-            key = (call.global_tid >> _THREAD_BITS, call.correlation_id)
+        for call in database.rows(table, timed=True):
+            key = call.key
             if key in wanted and key[1] and (key not in calls or call.start < calls[key].start):
                 calls[key] = call
     return calls
 
 
-def _labels(database: _Database, calls: dict[_Key, _Call], texts: _Texts) -> dict[_Key, str]:
+def _labels(database: _Database, calls: dict[_Key, _Row], texts: _Texts) -> dict[_Key, str]:
     """The paths of the NVTX ranges that were open when the calls were made, and have an end."""
     threads = {call.global_tid for call in calls.values()}
     ranges = []
-    for item in database.rows("NVTX_EVENTS", _Range):
+    for item in database.rows("NVTX_EVENTS"):
         name = item.text if isinstance(item.text, str) and item.text else texts.get(item.text_id, "")
-        if item.start is not None and item.end is not None and item.global_tid in threads and name:
+        if item.end >= item.start and item.global_tid in threads and name:
             took = (item.end - item.start) / 1000
             ranges.append(HostRange(name=name, cat="nvtx", ts=item.start / 1000, dur=took, tid=item.global_tid))
     moments = (((None, call.global_tid), call.start, key) for key, call in calls.items())
@@ -280,8 +257,8 @@ def _labels(database: _Database, calls: dict[_Key, _Call], texts: _Texts) -> dic
 
 def _devices(database: _Database, used: set[int | None]) -> tuple[dict[int, str], str | None]:
     """Names of the GPUs that worked, by number, and the capability of the first."""
-    gpu_of = {row.cuda_id: row.gpu_id for row in database.rows("TARGET_INFO_CUDA_DEVICE", _CudaDevice)}
-    gpus = {row.id: row for row in database.rows("TARGET_INFO_GPU", _Gpu)}
+    gpu_of = {row.cuda_id: row.gpu_id for row in database.rows("TARGET_INFO_CUDA_DEVICE")}
+    gpus = {row.id: row for row in database.rows("TARGET_INFO_GPU")}
     numbers = sorted(number for number in used if number is not None) or [0]
     there = {number: gpus[gpu] for number in numbers if (gpu := gpu_of.get(number, number)) in gpus}
     names = {number: gpu.name for number, gpu in there.items() if isinstance(gpu.name, str) and gpu.name}
@@ -289,7 +266,7 @@ def _devices(database: _Database, used: set[int | None]) -> tuple[dict[int, str]
     return names, next((f"{gpu.compute_major}.{gpu.compute_minor}" for gpu in capable), None)
 
 
-def _of_graphs(work: list[tuple[str, _GpuWork]]) -> list[Note]:
+def _of_graphs(work: list[tuple[str, _Row]]) -> list[Note]:
     graphs = [item.end - item.start for table, item in work if table == _GRAPHS]
     whole = f"{len(graphs):,} CUDA graphs ({seconds(sum(graphs) / 1e9)}) were recorded as a whole"
     remedy = "each a row without its kernels: record with --cuda-graph-trace=node to see them"

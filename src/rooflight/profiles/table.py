@@ -31,7 +31,10 @@ _NEXT_REPORT = re.compile(r"(Processing|Generating)\b")
 _DATA_CELL = re.compile(r',"?-?\d')
 _NAMES = re.compile("kernel|name", re.IGNORECASE)
 _CONSOLE = ["Metric Name", "Metric Unit", "Metric Value"]
+_LAST_CELL = re.compile(r',?"(?:[^"]|"")*"')
 _PIECE = re.compile(r'",["\d]')
+_EMPTY_LINE = "an empty line above"
+_PRINTED_INTO = "this is a piece of a row, or a program printed into it (--log-file keeps the two apart)"
 _RULE = re.compile(r"\s*\+?-{2,}(?:[ +]{1,3}-{2,}){2,}\+?\s*")
 
 
@@ -124,9 +127,6 @@ class LogTable:
         """Columns of NVTX ranges."""
         return [place for place, name in enumerate(self.header) if "_Range:" in name]
 
-    def fits(self, cells: list[str]) -> bool:
-        return self.least <= len(cells) <= len(self.header)
-
 
 @dataclass(frozen=True)
 class LogRow:
@@ -201,48 +201,30 @@ def _delimited(source: LogText) -> Iterator[LogTable]:
         elif table is None or _MESSAGE.match(line):
             continue
         elif not line.strip():
-            ended = ended or bool(table.rows)
+            ended = bool(table.rows) and not table.format.begins
         elif _NEXT_REPORT.match(line):
             table = None
         else:
-            cells = cells_of(line)
-            if table.format.begins:
-                _add_quoted(table, number, line, cells)
-            elif not ended or (cells is not None and table.fits(cells) and _DATA.match(line)):
-                if cells is None or not table.fits(cells) or ended:
-                    raise source.torn(number, _misfit(table, cells))
+            cells = cells_of(line) or []
+            fits = table.least <= len(cells) <= len(table.header)
+            if fits and not ended and (line.startswith('"') or not table.format.begins):
                 if number == len(source.lines) and table.format.row != "kernel" and not line.endswith('"'):
                     raise source.torn(number, "the last row has no line end")
                 table.rows.append(LogRow(table, number, cells))
-            else:
+            elif _is_piece(line) if table.format.begins else not ended or (fits and _DATA.match(line)):
+                counts = f"{len(cells)} cells where the header has {len(table.header)}"
+                raise source.torn(number, counts if cells and not fits else _EMPTY_LINE if ended else _PRINTED_INTO)
+            elif not table.format.begins:
                 table = None
 
 
-def _misfit(table: LogTable, cells: list[str] | None) -> str:
-    if cells is None:
-        return "this row breaks off inside a quoted cell"
-    return (
-        "an empty line above" if table.fits(cells) else f"{len(cells)} cells where the header has {len(table.header)}"
+def _is_piece(line: str) -> bool:
+    """Can the line be what is left of a quoted row? A row ends in a quote, the JSON of a program in a bracket."""
+    if re.match(r'"\d*"', line) or (line.endswith('"') and line.count('"') % 2):
+        return True
+    return _LAST_CELL.fullmatch(line) is not None or (
+        _PIECE.search(line) is not None and not line.rstrip().endswith(("}", "]"))
     )
-
-
-def _add_quoted(table: LogTable, number: int, line: str, cells: list[str] | None) -> None:
-    """A row whose cells are in quotes, or what a program printed among the rows."""
-    row = LogRow(table, number, cells or [])
-    if cells is not None and table.fits(cells) and line.startswith('"'):
-        for role in ("id", "process"):
-            if not re.fullmatch(r"\d{0,18}", row[role]):
-                raise table.source.torn(number, f"{shown(row[role])} is no number of a kernel or a process")
-        if not line.endswith('"') and number == len(table.source.lines):
-            raise table.source.torn(number, "the last row has no line end")
-        table.rows.append(row)
-        return
-    if re.match(r'"\d*"', line):
-        raise table.source.torn(number, _misfit(table, cells))
-    ends_in_cell = line.endswith('"') and (line.count('"') % 2 or re.fullmatch(r',?"(?:[^"]|"")*"', line))
-    if ends_in_cell or (_PIECE.search(line) and not line.rstrip().endswith(("}", "]"))):
-        message = "this is a piece of a row, or the program printed into it (--log-file keeps the two apart)"
-        raise table.source.torn(number, message, again="record")
 
 
 def _header(source: LogText, number: int, line: str, *, first: bool) -> LogTable | None:

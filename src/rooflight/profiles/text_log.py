@@ -206,7 +206,7 @@ def _skipped(table: LogTable, *, first: bool) -> int:
     total = 0
     last: dict[str, int] = {}
     for row in table.rows:
-        if number := row["id"]:
+        if re.fullmatch(r"\d{1,18}", number := row["id"]):
             before = last.get(row["process"], -1 if first and not last else int(number) - 1)
             total += max(0, int(number) - before - 1)
             last[row["process"]] = int(number)
