@@ -110,6 +110,11 @@ def test_a_log_without_its_end(tmp_path: Path) -> None:
         read_text(tmp_path, SECTIONS.replace("  6.07", "  soon"))
 
 
+def test_a_program_may_print_json_first(tmp_path: Path) -> None:
+    text = '{"loss": 0.25}\n' + SECTIONS
+    assert read_text(tmp_path, text).kernels == read_text(tmp_path, SECTIONS).kernels
+
+
 def test_a_log_that_lost_kernels_says_so(tmp_path: Path) -> None:
     ledger = read_text(tmp_path, '==PROF== Profiling "other" - 1: 100% - 8 passes\n' + SECTIONS)
     assert any("profiled 2 kernels, the log holds 1" in note for note in note_texts(ledger.header.notes))

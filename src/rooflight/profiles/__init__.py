@@ -77,7 +77,7 @@ def _log(path: Path) -> ProfilerLog:
     if text is None:
         raise BadFile("unknown-file", f"{path} is no log that rooflight knows; it reads {KNOWN}")
     source = LogText(str(path), text)
-    if re.match(r'\s*(\{\s*("|$)|\[\s*(\{|$))', text) and '"Process ID","' not in text:
+    if re.match(r'\s*(\{\s*("|$)|\[\s*(\{|$))', text) and not re.search(r'==PROF==|"Process ID","', text):
         return kineto_log.read(source)
     there = tables(source)
     log = text_log.read(source, there) if there else None
