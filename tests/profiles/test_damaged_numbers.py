@@ -15,6 +15,7 @@ from rooflight.commands.import_ import command
 from rooflight.errors import BadFile, RooflightError
 from rooflight.profiles import read
 from tests.fixtures.import_logs import console, details_page, real
+from tests.profiles.test_ncu_text import SECTIONS
 from tests.profiles.test_nvprof import CSV as NVPROF_CSV
 from tests.profiles.test_nvprof import TEXT as NVPROF_TEXT
 from tests.profiles.test_traces import NSYS, small_trace
@@ -25,6 +26,7 @@ LOGS = {
     "ncu details page": details_page(RAW),
     "ncu console": console(RAW),
     "ncu console before 2022": console(RAW, old=True),
+    "ncu sections": SECTIONS,
     "nsys": NSYS,
     "nvprof text": NVPROF_TEXT,
     "nvprof CSV": NVPROF_CSV,
@@ -80,3 +82,18 @@ def test_any_number_in_any_log_is_shown_or_refused(data: st.DataObject, tmp_path
     path.write_text(text[: number.start()] + other + text[number.end() :])
     result = CliRunner().invoke(command, [str(path), *data.draw(st.sampled_from([[], ["--json"], ["--csv"]]))])
     assert result.exception is None or isinstance(result.exception, (RooflightError, SystemExit)), result.exc_info
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_log_that_lost_a_part_is_read_or_refused(data: st.DataObject, tmp_path: Path) -> None:
+    text = LOGS[data.draw(st.sampled_from(sorted(LOGS)))]
+    start, hole = data.draw(st.integers(0, len(text))), data.draw(st.integers(0, 400))
+    rubbish = data.draw(st.text(alphabet='",\n\r0x.=\0é', max_size=8))
+    for damaged in (text[:start], text[:start] + rubbish + text[start + hole :]):
+        (tmp_path / "log").write_text(damaged)
+        try:
+            ledger = read(tmp_path / "log")
+        except BadFile:
+            continue
+        assert ledger.kernels

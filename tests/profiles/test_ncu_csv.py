@@ -466,26 +466,6 @@ def test_a_report_that_nothing_here_can_open(tmp_path: Path, monkeypatch: pytest
 WHOLE = {"raw": real(TF32), "details": details_page(real(TF32))}
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(page=st.sampled_from(sorted(WHOLE)), data=st.data())
-def test_any_beginning_of_a_log_is_read_or_refused(page: str, data: st.DataObject, tmp_path: Path) -> None:
-    text = WHOLE[page]
-    length = data.draw(st.integers(0, len(text)))
-    ledger = read_or_refused(tmp_path, text[:length])
-    assert ledger is None or 1 <= len(ledger.kernels) <= 4
-
-
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_a_log_with_a_hole_or_rubbish_in_it_is_read_or_refused(data: st.DataObject, tmp_path: Path) -> None:
-    text = WHOLE[data.draw(st.sampled_from(sorted(WHOLE)))]
-    start = data.draw(st.integers(0, len(text)))
-    end = data.draw(st.integers(start, min(len(text), start + 400)))
-    rubbish = data.draw(st.text(alphabet='",\n\r0x.=\0é', max_size=8))
-    ledger = read_or_refused(tmp_path, text[:start] + rubbish + text[end:])
-    assert ledger is None or ledger.kernels
-
-
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(page=st.sampled_from(sorted(WHOLE)), data=st.data())
 def test_a_line_that_lost_its_beginning_never_makes_a_wrong_sum(page: str, data: st.DataObject, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from rooflight.errors import BadFile
 from rooflight.ledger import Ledger
@@ -118,19 +116,3 @@ def test_a_program_may_print_json_first(tmp_path: Path) -> None:
 def test_a_log_that_lost_kernels_says_so(tmp_path: Path) -> None:
     ledger = read_text(tmp_path, '==PROF== Profiling "other" - 1: 100% - 8 passes\n' + SECTIONS)
     assert any("profiled 2 kernels, the log holds 1" in note for note in note_texts(ledger.header.notes))
-
-
-WHOLE = (console(real(TF32)), console(real(TF32), old=True), SECTIONS)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.sampled_from(WHOLE), data=st.data())
-def test_any_beginning_is_read_or_refused(text: str, data: st.DataObject, tmp_path: Path) -> None:
-    start = data.draw(st.integers(0, len(text)))
-    hole = data.draw(st.integers(0, 60))
-    for cut in (text[:start], text[:start] + text[start + hole :]):
-        try:
-            ledger = read_text(tmp_path, cut)
-        except BadFile:
-            continue
-        assert ledger.kernels

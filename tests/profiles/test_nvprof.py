@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from rooflight.errors import BadFile
 from rooflight.ledger import Ledger
@@ -107,16 +105,3 @@ def test_broken_logs(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(BadFile) as caught:
         read_text(tmp_path, text)
     assert said in str(caught.value)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.sampled_from([TEXT, CSV]), data=st.data())
-def test_any_beginning_is_read_or_refused(text: str, data: st.DataObject, tmp_path: Path) -> None:
-    start = data.draw(st.integers(0, len(text)))
-    hole = data.draw(st.integers(0, 60))
-    for cut in (text[:start], text[:start] + text[start + hole :]):
-        try:
-            ledger = read_text(tmp_path, cut)
-        except BadFile:
-            continue
-        assert ledger.kernels

@@ -404,19 +404,3 @@ def test_events_of_others_are_passed_over(other: Any, tmp_path: Path) -> None:
         {"ph": "X", "cat": "theirs", "name": other, "pid": other, "ts": other, "args": other},
     ]
     assert read_text(tmp_path, json.dumps(trace), "trace.json").kernels == before.kernels
-
-
-WHOLE = (NSYS, json.dumps(small_trace()), json.dumps(small_trace(), indent=1))
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.sampled_from(WHOLE), data=st.data())
-def test_any_beginning_is_read_or_refused(text: str, data: st.DataObject, tmp_path: Path) -> None:
-    start = data.draw(st.integers(0, len(text)))
-    hole = data.draw(st.integers(0, 60))
-    for cut in (text[:start], text[:start] + text[start + hole :]):
-        try:
-            ledger = read_text(tmp_path, cut)
-        except BadFile:
-            continue
-        assert ledger.kernels
