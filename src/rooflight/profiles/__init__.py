@@ -44,20 +44,20 @@ def _on(log: ProfilerLog, device: str | None) -> ProfilerLog:
     """The log with the device that its user says it is of."""
     if device is None:
         return log
-    asked = find(device)
-    if asked.name not in names():
+    named = find(device)
+    if named.name not in names():
         known = "only a device that rooflight knows by name (`rooflight list devices`)"
         raise BadInput("unknown-device", f"--device {device}: {known}")
     if log.device:
         logged = recognise_name(log.device)
-        if logged is None or logged.name != asked.name:
-            text = f"the log is of a {log.device}, not of a {asked.title}: leave --device out"
+        if logged is None or logged.name != named.name:
+            text = f"the log is of a {log.device}, not of a {named.title}: leave --device out"
             raise BadInput("device-mismatch", text)
-    capability = None if asked.capability is None else f"{asked.capability // 10}.{asked.capability % 10}"
-    note = Note("device-given", f"the log names no device: that it is a {asked.title} was said with --device")
+    capability = None if named.capability is None else f"{named.capability // 10}.{named.capability % 10}"
+    note = Note("device-given", f"the log names no device: that it is a {named.title} was said with --device")
     return replace(
         log,
-        device=log.device or (asked.recognised_as[0] if asked.recognised_as else asked.name),
+        device=log.device or (named.recognised_as[0] if named.recognised_as else named.name),
         capability=log.capability or capability,
         notes=log.notes if log.device else (*log.notes, note),
     )
@@ -79,12 +79,13 @@ def _log(path: Path) -> ProfilerLog:
     source = LogText(str(path), text)
     if re.match(r'\s*(\{\s*("|$)|\[\s*(\{|$))', text) and not re.search(r'==PROF==|"Process ID","', text):
         return kineto_log.read(source)
-    there = tables(source)
-    log = text_log.read(source, there) if there else None
+    log_tables = tables(source)
+    log = text_log.read(source, log_tables) if log_tables else None
     if log is not None:
         return log
-    if there:
-        raise source.bad(there[0].line, "the table of kernels has a header and no rows: nothing ran, or it was cut")
+    if log_tables:
+        why = "the table of kernels has a header and no rows: it was cut, or nothing ran"
+        raise source.bad(log_tables[0].line, why)
     if "==PROF==" in text or "==ERROR==" in text or "NVPROF is profiling" in text:
         raise refuse_empty(source)
     raise BadFile("unknown-file", f"{path} is no log that rooflight knows; it reads {KNOWN}")

@@ -149,7 +149,7 @@ class TimedRange:
     own_ns: int
     around: tuple[str, ...]
     """The ranges around it, outermost first, and no more of them than a label has."""
-    whole: bool
+    is_op: bool
     """Is it an op with all that it does?"""
 
 
@@ -164,20 +164,20 @@ def timed_ranges(trace: KinetoTrace) -> list[TimedRange]:
         item = ranges[position]
         around = [place for place in stack[: stack.index(position)] if ranges[place].end_ns > item.start_ns]
         outer = timed.get(around[-1]) if around else None
-        if around and (outer is None or outer.whole):
+        if around and (outer is None or outer.is_op):
             continue
         if outer is not None:
             outer.own_ns -= min(item.end_ns, outer.item.end_ns) - item.start_ns
         names = tuple(ranges[place].name.removeprefix(MODULE) for place in around[:MOST_NESTED])
-        whole = item.cat.lower() in OPS and bool(schemas(item.name)) and not is_composition(item.name)
-        timed[position] = TimedRange(item, item.time_ns, names, whole)
+        is_op = item.cat.lower() in OPS and bool(schemas(item.name)) and not is_composition(item.name)
+        timed[position] = TimedRange(item, item.time_ns, names, is_op)
     return [each for each in timed.values() if each.item.cat.lower() in OPS]
 
 
 def ops_of_rows(rows: Sequence[TimedRange]) -> CalledOps:
     """Return the ops of a CPU's rows."""
-    whole = [(place, row) for place, row in enumerate(rows) if row.whole]
-    calls = (_Call(_noted(row.item), row.around, [place], row.own_ns) for place, row in whole)
+    ops = [(place, row) for place, row in enumerate(rows) if row.is_op]
+    calls = (_Call(_noted(row.item), row.around, [place], row.own_ns) for place, row in ops)
     return _recorded(calls, MathModes(tf32_conv=False, tf32_matmul=False), target="cpu")
 
 

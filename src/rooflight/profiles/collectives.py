@@ -207,9 +207,9 @@ def aligned(ranks: Sequence[int], collectives: Sequence[Collective], *, one_cloc
     ends = [{rank: end for rank, (_, end) in item.parts.items()} for item in collectives if item.kind in _ALL_WAIT]
     offsets = dict.fromkeys(ranks, 0) if one_clock else {}
     groups = [frozenset(ranks)] if one_clock else []
-    while left := set(ranks) - offsets.keys():
-        joined = {min(left): 0}
-        while apart := _apart(joined, left - joined.keys(), ends):
+    while apart_ranks := set(ranks) - offsets.keys():
+        joined = {min(apart_ranks): 0}
+        while apart := _apart(joined, apart_ranks - joined.keys(), ends):
             joined |= apart
         offsets |= joined
         groups.append(frozenset(joined))

@@ -27,11 +27,11 @@ def host_calls(trace: KinetoTrace) -> tuple[HostCall, ...]:
     if not trace.work:
         return ()
     first_ns = min(work.start_ns for work in trace.work)
-    found = [
+    calls = [
         HostCall(kind=kind, name=name, start_s=(event.start_ns - first_ns) / 1e9, time_s=event.time_ns / 1e9)
         for event, kind, name in _events(trace)
     ]
-    return tuple(sorted(found, key=lambda call: call.start_s))
+    return tuple(sorted(calls, key=lambda call: call.start_s))
 
 
 def _events(trace: KinetoTrace) -> Iterator[tuple[RuntimeCall | HostRange, HostCallKind, str]]:

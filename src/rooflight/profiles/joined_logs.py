@@ -222,11 +222,11 @@ def _without_partner(
         which = f"{len(alone):,} of {len(log.launches):,} kernels of {log.file} ({share})"
         text = f"{which} are not in {timed.file} and have no time: {_names(alone)}"
         notes.append(Note("kernels-without-time", text))
-    left = [launch for place, launch in enumerate(times) if place not in matching.used]
-    if left:
-        share = percent(_sum_s(left) / (_sum_s(times) or math.inf))
-        which = f"{_count(left):,} of {_count(times):,} kernels of {timed.file} ({share} of its kernel time)"
-        text = f"{which} were not counted in {log.file} and are left out: {_names(left)}"
+    unused = [launch for place, launch in enumerate(times) if place not in matching.used]
+    if unused:
+        share = percent(_sum_s(unused) / (_sum_s(times) or math.inf))
+        which = f"{_count(unused):,} of {_count(times):,} kernels of {timed.file} ({share} of its kernel time)"
+        text = f"{which} were not counted in {log.file} and are left out: {_names(unused)}"
         notes.append(Note("kernels-not-counted", text))
     return notes
 

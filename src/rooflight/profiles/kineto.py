@@ -238,12 +238,12 @@ _PROFILER_STEP = msgspec.json.Decoder(ProfilerStep)
 def decode(content: bytes, *, name: str) -> KinetoTrace:
     """The events of a trace; what is wrong with it is a `BadFile` of one line, in which `name` says of which file."""
     document = _document(content, name)
-    said = document.distributed if isinstance(document.distributed, dict) else {}
+    distributed = document.distributed if isinstance(document.distributed, dict) else {}
     trace = KinetoTrace(
         document.devices or [],
         document.runtime,
-        rank=_count(said.get("rank")),
-        world=_count(said.get("world_size")),
+        rank=_count(distributed.get("rank")),
+        world=_count(distributed.get("world_size")),
         host=document.host if isinstance(document.host, str) else "",
         base_ns=_count(document.base_ns, 2**62) or 0,
     )
@@ -346,16 +346,16 @@ def open_ranges(
 
     Gives positions in `ranges`, outermost first; moments come thread by thread, in the order of time.
     """
-    asked: dict[Thread, list[tuple[int, _Key]]] = {}
+    by_thread: dict[Thread, list[tuple[int, _Key]]] = {}
     for thread, time_ns, key in moments:
-        asked.setdefault(thread, []).append((time_ns, key))
-    coming: dict[Thread, list[tuple[int, int, int]]] = {thread: [] for thread in asked}
+        by_thread.setdefault(thread, []).append((time_ns, key))
+    coming: dict[Thread, list[tuple[int, int, int]]] = {thread: [] for thread in by_thread}
     for position, host_range in enumerate(ranges):
         rows = coming.get((host_range.pid, host_range.tid))
         if rows is not None:
             start_ns = _ns(host_range.ts)
             rows.append((start_ns, -start_ns - _ns(host_range.dur), position))
-    for thread, times in asked.items():
+    for thread, times in by_thread.items():
         rows = coming[thread]
         rows.sort()
         following = 0

@@ -142,13 +142,13 @@ def _missing_tensor(seen: Collection[str], capability: str | None) -> list[Note]
     counted = {name for name in seen if _TENSOR.fullmatch(name)}
     chip = CHIPS_BY_CAPABILITY.get(capability or "")
     families = [counter.metric for counter in tensor_counters(chip)] if chip is not None else []
-    left = [re.sub(r"sm__ops_path_tensor_src_(\w+)\.sum", r"\1", name) for name in families if name not in counted]
+    uncounted = [re.sub(r"sm__ops_path_tensor_src_(\w+)\.sum", r"\1", name) for name in families if name not in counted]
     lack = "what ran there is missing from every FLOP count"
     if not counted:
         remedy = "profile again with sm__ops_path_tensor_src_* metrics (ncu --query-metrics lists them)"
         notes.append(Note(_TENSOR_CORES, f"the tensor cores were not counted: {lack}; {remedy}"))
-    elif left:
-        notes.append(Note(_TENSOR_CORES, f"the log counts no tensor-core work on {', '.join(left)}: {lack}"))
+    elif uncounted:
+        notes.append(Note(_TENSOR_CORES, f"the log counts no tensor-core work on {', '.join(uncounted)}: {lack}"))
     return notes
 
 
@@ -159,11 +159,11 @@ def _missing_cuda(seen: Collection[str], capability: str | None) -> list[Note]:
         kinds.setdefault(counter.quantity, []).append(counter.metric)
     never = []
     for quantity, members in kinds.items():
-        left = [metric for metric in members if metric not in seen]
-        if len(left) == len(members):
+        uncounted = [metric for metric in members if metric not in seen]
+        if len(uncounted) == len(members):
             never.append(quantity.removeprefix("cuda_flops_"))
-        elif left:
-            notes.append(Note("incomplete-total", f"{quantity} is incomplete: {', '.join(left)} not in the log"))
+        elif uncounted:
+            notes.append(Note("incomplete-total", f"{quantity} is incomplete: {', '.join(uncounted)} not in the log"))
     if never:
         counters = "smsp__sass_thread_inst_executed_op_{f,h,d}{add,mul,fma}_pred_on.sum"
         text = f"the CUDA cores' work in {', '.join(never)} was not counted ({counters})"

@@ -29,20 +29,20 @@ _COLD = Note("cold-caches", "ncu emptied the caches before every kernel, and lef
 def _messages(source: LogText, kind: str) -> list[tuple[int, str]]:
     """The messages of one kind, ERROR, WARNING or PROF, with their lines."""
     marked = ((number, _MESSAGE.match(line)) for number, line in source.numbered() if "==" in line)
-    told = ((number, match["nvprof"] or match["ncu"], match["text"].strip()) for number, match in marked if match)
-    return [(number, text) for number, own, text in told if own.upper() == kind]
+    messages = ((number, match["nvprof"] or match["ncu"], match["text"].strip()) for number, match in marked if match)
+    return [(number, text) for number, own, text in messages if own.upper() == kind]
 
 
 def refuse_empty(source: LogText) -> BadFile:
     """Return why a profiler's log holds nothing to import, from its own errors where it has some."""
     empty = "the log holds no table of kernels"
-    told = _messages(source, "ERROR") + _messages(source, "WARNING")
-    line, text = next((each for each in told if _NO_PERMISSION in each[1]), next(iter(told), (0, "")))
+    messages = _messages(source, "ERROR") + _messages(source, "WARNING")
+    line, text = next((each for each in messages if _NO_PERMISSION in each[1]), next(iter(messages), (0, "")))
     if _NO_PERMISSION in text:
         what = f"{empty}, because the user had no permission to read counters: {_REMEDY}"
         return BadFile("no-permission-to-count", f"{source.at(line)}: {what}")
-    if told:
-        meant = "".join(f"; {note}" for note in unknown_to_ncu([text for _, text in told]))
+    if messages:
+        meant = "".join(f"; {note}" for note in unknown_to_ncu([text for _, text in messages]))
         return BadFile("profiler-failed", f"{source.at(line)}: {empty}; the profiler says: {text}{meant}")
     why = "the file is cut off, or nothing was profiled: check ncu's filters, or add --target-processes all"
     return BadFile("nothing-profiled", f"{source.at(len(source.lines))}: {empty}: {why}")
@@ -58,7 +58,7 @@ def notes_of(source: LogText, *, launches: int) -> list[Note]:
     if profiled > launches:
         missing = f"ncu says that it profiled {profiled:,} kernels, the log holds {launches:,}: its end may be lost"
         notes.append(Note("log-cut-off", missing))
-    told = [note for words, note in _OF_WARNINGS.items() if any(words in text for _, text in warnings)]
-    if any(text.startswith("Connected") for _, text in progress) and all(note.code != "warm-caches" for note in told):
-        told.insert(0, _COLD)
-    return [*notes, *told]
+    caches = [note for words, note in _OF_WARNINGS.items() if any(words in text for _, text in warnings)]
+    if any(text.startswith("Connected") for _, text in progress) and all(note.code != "warm-caches" for note in caches):
+        caches.insert(0, _COLD)
+    return [*notes, *caches]

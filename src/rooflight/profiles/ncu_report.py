@@ -59,7 +59,7 @@ def _through_ncu(program: str, path: Path, content: bytes) -> ProfilerLog:
             raise BadFile("report-not-opened", f"ncu could not open {path}: {error}; try a newer ncu") from None
     printed = done.stdout.decode(errors="replace")
     source = LogText(f"ncu's CSV of {path}", printed)
-    log = text_log.read(source, there) if done.returncode == 0 and (there := tables(source)) else None
+    log = text_log.read(source, log_tables) if done.returncode == 0 and (log_tables := tables(source)) else None
     if log is None:
         why = (done.stderr.decode(errors="replace") + printed).strip().splitlines() or ["it says nothing"]
         what = f"ncu could not open {path}: {why[-1].strip()}; try the ncu that wrote it, or a newer one"

@@ -99,12 +99,12 @@ class _Database:
 
     def rows(self, table: str, *, timed: bool = False) -> Iterator[_Row]:
         """All rows of a table; `timed` ones must have an end, and not before their start."""
-        there = [name for name in _FIELDS if name in self.columns.get(table, ())]
-        if not there:
+        present = [name for name in _FIELDS if name in self.columns.get(table, ())]
+        if not present:
             return
-        asked = self._connection.execute(f"SELECT {', '.join(map(_quoted, there))} FROM {_quoted(table)}")
-        for number, cells in enumerate(asked, start=1):
-            values = {name: cell for name, cell in zip(there, cells, strict=True) if cell is not None}
+        cursor = self._connection.execute(f"SELECT {', '.join(map(_quoted, present))} FROM {_quoted(table)}")
+        for number, cells in enumerate(cursor, start=1):
+            values = {name: cell for name, cell in zip(present, cells, strict=True) if cell is not None}
             try:
                 row = msgspec.convert(values, _Row)
             except msgspec.ValidationError as error:
@@ -260,9 +260,9 @@ def _devices(database: _Database, used: set[int | None]) -> tuple[dict[int, str]
     gpu_of = {row.cuda_id: row.gpu_id for row in database.rows("TARGET_INFO_CUDA_DEVICE")}
     gpus = {row.id: row for row in database.rows("TARGET_INFO_GPU")}
     numbers = sorted(number for number in used if number is not None) or [0]
-    there = {number: gpus[gpu] for number in numbers if (gpu := gpu_of.get(number, number)) in gpus}
-    names = {number: gpu.name for number, gpu in there.items() if isinstance(gpu.name, str) and gpu.name}
-    capable = (gpu for gpu in there.values() if 0 < gpu.compute_major < 100 and 0 <= gpu.compute_minor < 10)
+    present = {number: gpus[gpu] for number in numbers if (gpu := gpu_of.get(number, number)) in gpus}
+    names = {number: gpu.name for number, gpu in present.items() if isinstance(gpu.name, str) and gpu.name}
+    capable = (gpu for gpu in present.values() if 0 < gpu.compute_major < 100 and 0 <= gpu.compute_minor < 10)
     return names, next((f"{gpu.compute_major}.{gpu.compute_minor}" for gpu in capable), None)
 
 

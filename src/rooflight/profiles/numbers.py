@@ -80,7 +80,7 @@ def is_missing(text: str) -> bool:
 
 def decide(cells: Iterable[PrintedNumber]) -> NumberStyle:
     """Return the style in which all of these can be read; raise `Ambiguous` if none can, or two read differently."""
-    left = frozenset(_STYLES)
+    styles = frozenset(_STYLES)
     readable_twice: dict[str, PrintedNumber] = {}
     for cell in cells:
         text = cell.text.strip()
@@ -90,14 +90,14 @@ def decide(cells: Iterable[PrintedNumber]) -> NumberStyle:
         possible = _possible(shape, cell.whole)
         if not possible:
             continue
-        if not left & possible:
+        if not styles & possible:
             raise Ambiguous(cell.line, f"{text} is not written like the numbers before it")
-        left &= possible
+        styles &= possible
         readable_twice.setdefault(shape, cell)
     for shape, cell in readable_twice.items():
-        if len({style.parse(shape) for style in left}) > 1:
+        if len({style.parse(shape) for style in styles}) > 1:
             raise Ambiguous(cell.line, f"{cell.text.strip()} could be a thousand or a fraction")
-    return next(style for style in _STYLES if style in left)
+    return next(style for style in _STYLES if style in styles)
 
 
 @lru_cache(maxsize=4096)

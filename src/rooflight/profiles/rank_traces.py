@@ -39,11 +39,11 @@ def read_logs(paths: Sequence[Path], *, device: str | None = None) -> Ledger:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    there = [file for file in path.iterdir() if file.is_file() and file.name.endswith((".json", ".json.gz"))]
-    if not there:
+    traces = [file for file in path.iterdir() if file.is_file() and file.name.endswith((".json", ".json.gz"))]
+    if not traces:
         remedy = "give a file, or the folder that the ranks wrote to"
         raise BadFile("no-traces", f"{path} is a folder without traces (.json or .json.gz): {remedy}")
-    return sorted(there, key=lambda file: (_rank_in(file) is None, _rank_in(file) or 0, file.name))
+    return sorted(traces, key=lambda file: (_rank_in(file) is None, _rank_in(file) or 0, file.name))
 
 
 def _rank_in(file: Path) -> int | None:
@@ -94,11 +94,11 @@ def _joint(traces: dict[int, KinetoTrace], calls: dict[int, list[CollectiveCall]
     one_clock = len(hosts) == 1 and "" not in hosts
     ranks = sorted(traces)
     alignment = collectives.aligned(ranks, pairs, one_clock=one_clock)
-    whole = [item for item in pairs if alignment.applied(item).can_be_one or not alignment.holds(item)]
-    alone += sum(len(item.parts) for item in pairs) - sum(len(item.parts) for item in whole)
-    alignment = collectives.aligned(ranks, whole, one_clock=one_clock)
-    placed = [alignment.applied(item) for item in whole if alignment.holds(item)]
-    return _Joint(alignment, placed, alone, len(whole) - len(placed), one_clock)
+    single = [item for item in pairs if alignment.applied(item).can_be_one or not alignment.holds(item)]
+    alone += sum(len(item.parts) for item in pairs) - sum(len(item.parts) for item in single)
+    alignment = collectives.aligned(ranks, single, one_clock=one_clock)
+    placed = [alignment.applied(item) for item in single if alignment.holds(item)]
+    return _Joint(alignment, placed, alone, len(single) - len(placed), one_clock)
 
 
 def _joined(files: Sequence[Path], traces: dict[int, KinetoTrace]) -> Ledger:

@@ -69,11 +69,11 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         places: Places = {}
         for role, names in self.columns.items():
             known = [columns[name] for name in names if name in columns]
-            there = [(place, printed_unit(text or self.units.get(role, ""))) for place, text in known]
+            present = [(place, printed_unit(text or self.units.get(role, ""))) for place, text in known]
             if role in _TIMES:
-                there = [(place, unit) for place, unit in there if unit is not None and unit.base == "second"]
-            if there:
-                places[role] = there
+                present = [(place, unit) for place, unit in present if unit is not None and unit.base == "second"]
+            if present:
+                places[role] = present
         fits = all(any(role in places for role in need.split("|")) for need in self.needs)
         return places if fits and not any(name in columns for name in self.never) else None
 
@@ -181,11 +181,11 @@ class LogRow:
 
 def tables(source: LogText) -> list[LogTable]:
     """All tables of the format that stands first in `formats.toml`, of those that the log has."""
-    there = [*_delimited(source), *_ruled(source), *_by_lines(source)]
-    if not there:
+    present = [*_delimited(source), *_ruled(source), *_by_lines(source)]
+    if not present:
         return []
-    first = min(formats().index(table.format) for table in there)
-    return [table for table in there if table.format.about == formats()[first].about]
+    first = min(formats().index(table.format) for table in present)
+    return [table for table in present if table.format.about == formats()[first].about]
 
 
 # --- delimited tables ---

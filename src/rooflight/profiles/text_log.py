@@ -53,21 +53,21 @@ def read(source: LogText, tables: Sequence[LogTable]) -> ProfilerLog | None:
     if not logged:
         return None
     if form.row != "kernel":
-        check_launches(source, [one.calls for one in logged])
-    printed = [one.metrics for one in logged]
+        check_launches(source, [each.calls for each in logged])
+    printed = [each.metrics for each in logged]
     style = locale_of(source, printed) if form.numbers else tables[0].style
     metrics, notes = readings(source, printed, style, add=form.repeated == "sum")
-    first = min((start for one in logged if (start := one.row.number("start")) is not None), default=Decimal(0))
-    launches = [_launch(one, values, first) for one, values in zip(logged, metrics, strict=True)]
+    first = min((start for each in logged if (start := each.row.number("start")) is not None), default=Decimal(0))
+    launches = [_launch(each, values, first) for each, values in zip(logged, metrics, strict=True)]
     if form.row == "kernel" and all(_OF_API.fullmatch(launch.name) for launch in launches):
         raise source.bad(tables[0].line, "these are calls of the host, no kernels: give kernel_stats.csv")
     if form.row != "kernel":
         launches = [
-            one for each in launches for one in [replace(each, calls=1) if each.calls > 1 else each] * each.calls
+            replace(launch, calls=1) if launch.calls > 1 else launch for launch in launches for _ in range(launch.calls)
         ]
-    averages = form.tool == "nvprof" or any(one.calls > 1 for one in logged)
+    averages = form.tool == "nvprof" or any(each.calls > 1 for each in logged)
     notes += _notes(source, tables, launches, averages=averages)
-    devices = dict.fromkeys(re.sub(r" \(\d+\)$", "", one.row["device"] or one.row["gpu"]) for one in logged)
+    devices = dict.fromkeys(re.sub(r" \(\d+\)$", "", each.row["device"] or each.row["gpu"]) for each in logged)
     devices.pop("", None)
     return ProfilerLog(
         tool=form.tool,
@@ -75,7 +75,7 @@ def read(source: LogText, tables: Sequence[LogTable]) -> ProfilerLog | None:
         launches=tuple(launches),
         time_origin=form.time,
         device=next(iter(devices), None) if "gpu" not in form.columns else None,
-        capability=next((text for one in logged if (text := _capability(one.row))), None),
+        capability=next((text for each in logged if (text := _capability(each.row))), None),
         notes=(*notes, *(several_gpus(sorted(devices)))),
         is_summary=form.row == "kernel" or averages,
     )
