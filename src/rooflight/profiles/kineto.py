@@ -145,9 +145,6 @@ class _HostEvent(_Timed, frozen=True, gc=False, kw_only=True):
 
 class RuntimeCallArgs(msgspec.Struct, frozen=True, gc=False):
     correlation: Id | None = None
-    grid: Any = None
-    """With ROCm these stand here and not with the kernel."""
-    block: Any = None
 
 
 class RuntimeCall(_HostEvent, frozen=True, gc=False, kw_only=True):

@@ -7,7 +7,7 @@ open on its thread. The path of those is the kernel's label.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rooflight.errors import BadFile
 from rooflight.ledger import Note, Value
@@ -20,19 +20,17 @@ from rooflight.profiles.kineto import (
     LaunchKey,
     ProfilerStep,
     RuntimeCall,
-    Sizes,
     decode,
     launch_stacks,
     stack_of,
 )
-from rooflight.profiles.log import COPIED, LoggedLaunch, LogText, MetricReading, ProfilerLog, in_blocks, several_gpus
+from rooflight.profiles.log import COPIED, LoggedLaunch, LogText, MetricReading, ProfilerLog, several_gpus
 
 if TYPE_CHECKING:
     from rooflight.profiles.called_ops import CalledOps
 
 MOST_TOLD = 50_000
 """Kernels of a trace whose ops are made again, a fraction of a millisecond each."""
-_IN_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 
 
 def read(source: LogText) -> ProfilerLog:
@@ -133,20 +131,6 @@ def _cpu_notes(called: CalledOps) -> Iterator[Note]:
         yield Note("rows-without-estimate", f"{count:,} rows have no estimate: {reason}")
 
 
-def _launched_sizes(call: RuntimeCall | None) -> tuple[Sizes | None, Sizes | None]:
-    """Grid and block as ROCm notes them with the call. Calls of modules give the grid in threads."""
-    grid, block = (None, None) if call is None else (_sizes(call.args.grid), _sizes(call.args.block))
-    in_threads = call is not None and call.name in _IN_THREADS
-    return in_blocks(grid, block) if in_threads else grid, block
-
-
-def _sizes(value: Any) -> Sizes | None:
-    if not isinstance(value, list) or len(value) != 3:
-        return None
-    x, y, z = value
-    return (x, y, z) if all(type(size) is int and 0 <= size < 2**32 for size in value) else None
-
-
 def _called(trace: KinetoTrace, stacks: Mapping[LaunchKey, list[int]]) -> CalledOps | None:
     """The ops of a trace that notes what they were called with; `None` of one that does not, or is very long."""
     noted = any(len(item.args.dims) > len(b"null") for item in trace.ranges)
@@ -159,14 +143,12 @@ def _called(trace: KinetoTrace, stacks: Mapping[LaunchKey, list[int]]) -> Called
 
 def _launch(work: DeviceWork, first: float, label: str, call: RuntimeCall | None, ops: tuple[int, ...]) -> LoggedLaunch:
     args = work.args
-    of_kernel = work.kind == "kernel" and args.grid is None
-    grid, block = _launched_sizes(call) if of_kernel else (args.grid, args.block)
     return LoggedLaunch(
         name=work.name,
         kind=work.kind,
         ops=ops,
-        grid=grid,
-        block=block,
+        grid=args.grid,
+        block=args.block,
         stream=args.stream if isinstance(args.stream, int) else None,
         start_s=(work.ts - first) * 1e-6,
         time_s=work.dur * 1e-6,
