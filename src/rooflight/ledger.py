@@ -474,8 +474,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     conditions: dict[str, str] = {}
     """Clocks, power, throttling, other processes while it ran; empty for a trace without a device."""
     rates: dict[str, Value] = {}
-    """What the processor does at best, timed beside a step on a CPU: FLOP/s, bytes/s, seconds for a call or an element,
-    by the names of `rooflight.machine.rates`; empty for a GPU, which has a calibration."""
+    """Of the processor of a step on a CPU: its `threads` and `cores`, FLOP/s of all cores by precision (`peak.fp32`),
+    seconds of a `page_fault`; empty for a GPU."""
     command: str = ""
     """Command line that makes it again."""
     recording: str = ""

@@ -188,8 +188,6 @@ class Metric:
 
 TENSOR_PRECISIONS = ("tf32", "bf16", "fp16", "fp8", "fp4", "fp64", "int8", "int4", "int1")
 CUDA_PRECISIONS = ("fp32", "fp16", "fp64")
-CPU_PRECISIONS = ("fp32", "fp64", "bf16", "any")
-"""`any`: AMD's Zen 2 to 4 do not tell precisions apart; a machine never gives it beside the others."""
 
 
 def _named(metrics: Iterable[Metric]) -> dict[str, Metric]:
@@ -257,7 +255,6 @@ QUANTITIES: dict[str, Metric] = _named((
     # Executed work: what the counters saw, an FMA as 2.
     *(_counted(f"tensor_flops_{p}", "flop", f"tensor cores' operations on {p} values") for p in TENSOR_PRECISIONS),
     *(_counted(f"cuda_flops_{p}", "flop", f"{p} add + mul + 2 x fma of the CUDA cores") for p in CUDA_PRECISIONS),
-    *(_counted(f"cpu_flops_{p}", "flop", f"{p} operations of the CPU's vector units") for p in CPU_PRECISIONS),
     # Traffic.
     _counted("dram_bytes_read", "byte", "read from device memory", spelled="dram read; dram bytes read"),
     _counted("dram_bytes_written", "byte", "written to device memory",
@@ -417,8 +414,7 @@ def text(name: str, value: Any) -> str:
 
 TENSOR_FLOPS = tuple(f"tensor_flops_{p}" for p in TENSOR_PRECISIONS)
 CUDA_FLOPS = tuple(f"cuda_flops_{p}" for p in CUDA_PRECISIONS)
-CPU_FLOPS = tuple(f"cpu_flops_{p}" for p in CPU_PRECISIONS)
-EXECUTED_FLOPS = (*TENSOR_FLOPS, *CUDA_FLOPS, *CPU_FLOPS)
+EXECUTED_FLOPS = (*TENSOR_FLOPS, *CUDA_FLOPS)
 """Their sum is what was executed. Integer tensor work counts as operations, as peaks do."""
 DRAM_BYTES = ("dram_bytes_read", "dram_bytes_written")
 COUNTED = frozenset((*EXECUTED_FLOPS, *DRAM_BYTES, "l2_bytes", "l1_bytes"))
@@ -435,6 +431,4 @@ def executed_is_known(names: Container[str], *, half: bool) -> bool:
     """Do these tell all that was executed? A tensor pipe that stood still is there as 0, so one name of them is enough;
     without the CUDA cores the sum would be that of a part.
     """
-    if any(name in names for name in CPU_FLOPS):
-        return True
     return any(name in names for name in TENSOR_FLOPS) and cuda_is_known(names, half=half)

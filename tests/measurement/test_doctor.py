@@ -22,8 +22,8 @@ from tests.fixtures.pretend_driver import UUID, PretendDriver
 
 H200 = TorchDevice("NVIDIA H200", (9, 0), 150_000_000_000, UUID)
 CUDA_TORCH = InstalledTorch("2.11.0+cu130", cuda="13.0", devices=(H200,), arches=("sm_75", "sm_80", "sm_90", "sm_120", "compute_120"),
-                   onednn=True, records_kernels=True)  # fmt: skip
-CPU_TORCH = InstalledTorch("2.13.0+cpu", onednn=True)
+                   records_kernels=True)  # fmt: skip
+CPU_TORCH = InstalledTorch("2.13.0+cpu")
 ADMIN_BIT, PERFMON_BIT = 1 << 21, 1 << 38
 
 
@@ -64,7 +64,7 @@ class Lab:
         self.lay_out({**BARE, **(files or {})})
         machine = Machine(self.root, {"PATH": str(self.root / "usr/bin"), **(environ or {})})
         given = dict(torch=lambda: CPU_TORCH, driver_cuda=lambda: None, nvml=lambda: (None, nvml.NOT_INSTALLED),
-                     cupti=lambda: None, perf_events=lambda: None, free_bytes=lambda: 10**11)  # fmt: skip
+                     cupti=lambda: None, free_bytes=lambda: 10**11)  # fmt: skip
         return Subject(machine, (3, 12, 4), **{**given, **answers})
 
     def with_gpu(self, files=None, *, environ=None, **answers):
@@ -103,7 +103,7 @@ def test_a_good_gpu_machine_can_do_everything(lab):
     diagnosis = diagnose(lab.with_gpu())
     assert {found.status for found in diagnosis.findings} == {"ok"}
     assert {found.id: found.status for found in diagnosis.capabilities} == dict.fromkeys(
-        "estimate gpu time memory kernels counters_cupti counters_ncu cpu_counters onednn".split(), "ok"
+        "estimate gpu time memory kernels counters_cupti counters_ncu".split(), "ok"
     )
     details = {found.id: found.detail for found in diagnosis.findings}
     assert details["gpu"] == "NVIDIA H200, 150 GB"
@@ -131,7 +131,7 @@ def test_a_machine_without_a_gpu_estimates_and_measures_its_processor(lab):
     subject = lab.bare()
     assert able(subject) == {
         "estimate": "ok", "gpu": "no", "time": "ok", "memory": "ok", "kernels": "no", "counters_cupti": "no",
-        "counters_ncu": "no", "cpu_counters": "ok", "onednn": "ok",
+        "counters_ncu": "no",
     }  # fmt: skip
     seen = {found.id for found in diagnose(subject).findings}
     assert seen == {
@@ -140,8 +140,6 @@ def test_a_machine_without_a_gpu_estimates_and_measures_its_processor(lab):
         "gpu",
         "cpu",
         "ram",
-        "perf_events",
-        "onednn",
         "disk",
     }  # nothing about a GPU's parts
 
@@ -150,9 +148,9 @@ def test_a_check_that_breaks_takes_no_other_along(lab):
     def broken():
         raise RuntimeError("something\nnobody expected")
 
-    diagnosis = diagnose(lab.with_gpu(perf_events=broken, torch=broken, free_bytes=broken))
+    diagnosis = diagnose(lab.with_gpu(torch=broken, free_bytes=broken))
     found = {finding.id: finding for finding in diagnosis.findings}
-    assert found["perf_events"].status == found["torch"].status == found["disk"].status == "no"
+    assert found["torch"].status == found["disk"].status == "no"
     assert found["disk"].detail == "could not be looked at: RuntimeError: something nobody expected"
     assert found["permission"].status == "ok" and found["cpu"].status == "ok"
     assert diagnosis.capability("estimate").status == "no"
@@ -175,7 +173,7 @@ def test_without_a_usable_torch_nothing_works(lab, torch, detail, command):
     subject = lab.bare(torch=lambda: torch)
     found = finding(subject, "torch")
     assert (found.status, found.detail, found.command) == ("no", detail, command)
-    assert {able(subject)[id] for id in ("estimate", "time", "memory", "onednn")} == {"no"}
+    assert {able(subject)[id] for id in ("estimate", "time", "memory")} == {"no"}
     with pytest.raises(CapabilityMissing, match="estimate cannot be had here: torch: "):
         refuse(diagnose(subject), required=(), strict=False)
 
@@ -504,38 +502,6 @@ def test_a_tool_that_does_not_run(lab):
 
 # --- the processor ---
 
-SAYS_NO = "not allowed (perf_event_open: EACCES)"
-
-
-@pytest.mark.parametrize(("files", "detail", "change"), [
-    ({"/proc/sys/kernel/perf_event_paranoid": "4\n"}, "perf_event_paranoid is 4: only administrators may count", "sudo sysctl kernel.perf_event_paranoid=2"),
-    ({"/.dockerenv": ""}, f"docker forbids it ({SAYS_NO})", "docker run --cap-add=PERFMON ..."),
-    ({}, SAYS_NO, ""),
-    ({"/.dockerenv": "", "/proc/self/status": status(PERFMON_BIT)}, SAYS_NO, ""),
-])  # fmt: skip
-def test_events_of_the_processor(lab, files, detail, change):
-    subject = lab.bare(files, perf_events=lambda: SAYS_NO)
-    found = finding(subject, "perf_events")
-    assert (found.status, found.detail, found.command) == ("no", detail, change)
-    assert able(subject)["cpu_counters"] == "no"
-
-
-def test_the_reason_of_the_kernel_is_taken_apart(lab):
-    found = finding(lab.bare(perf_events=lambda: "no FLOP events (family 15): run on another"), "perf_events")
-    assert (found.detail, found.remedy) == ("no FLOP events (family 15)", "run on another")
-
-
-def test_a_virtual_machine_without_counters(lab):
-    subject = lab.bare({"/proc/cpuinfo": "model name: x\nflags\t: fpu hypervisor\n"}, perf_events=lambda: SAYS_NO)
-    (lab.root / "sys/bus/event_source/devices/cpu/type").unlink()
-    (lab.root / "sys/bus/event_source/devices/cpu").rmdir()
-    found = finding(subject, "perf_events")
-    assert found.detail == "a virtual machine without the processor's counters" and "pmu=on" in found.remedy
-    lab.lay_out({"/proc/cpuinfo": "model name: x\nflags\t: fpu\n"})
-    assert finding(subject, "perf_events").detail == "the kernel knows no counters of this processor"
-    (lab.root / "proc/sys/kernel/perf_event_paranoid").unlink()
-    assert finding(subject, "perf_events").detail == "this kernel has no perf events"
-
 
 def test_a_quota_makes_times_jump(lab):
     found = finding(lab.bare({"/sys/fs/cgroup/cpu.max": "150000 100000\n"}), "cpu")
@@ -543,10 +509,9 @@ def test_a_quota_makes_times_jump(lab):
     assert finding(lab.bare({"/sys/fs/cgroup/cpu.max": "max 100000\n"}), "cpu").detail.endswith("8480C, 16 cores")
 
 
-def test_little_disk_and_no_onednn(lab):
-    subject = lab.bare(free_bytes=lambda: 300_000_000, torch=lambda: replace(CPU_TORCH, onednn=False))
+def test_little_disk(lab):
+    subject = lab.bare(free_bytes=lambda: 300_000_000)
     assert finding(subject, "disk").status == "limited" and "TMPDIR" in finding(subject, "disk").command
-    assert finding(subject, "onednn").status == able(subject)["onednn"] == "no"
 
 
 # --- the command ---
@@ -555,7 +520,7 @@ def test_little_disk_and_no_onednn(lab):
 @pytest.mark.parametrize(("required", "strict", "missing"), [
     ((), False, None), (("time",), False, None), (("time",), True, None),
     (("gpu",), False, "NVIDIA GPU cannot be had here"), (("time", "counters"), False, "CUPTI counters cannot be had here"),
-    (("cpu-counters",), False, None), ((), True, "NVIDIA GPU cannot be had here"),
+    ((), True, "NVIDIA GPU cannot be had here"),
 ])  # fmt: skip
 def test_exit_codes_without_a_gpu(lab, required, strict, missing):
     diagnosis = diagnose(lab.bare({"/.dockerenv": ""}))
@@ -622,7 +587,7 @@ def test_this_machine_as_json():
         "status": "ok", "reason": "FLOPs, bytes and memory by formula", "remedy": "", "command": "",
     }  # fmt: skip
     assert list(document["capabilities"]) == [
-        "estimate", "gpu", "time", "memory", "kernels", "counters_cupti", "counters_ncu", "cpu_counters", "onednn",
+        "estimate", "gpu", "time", "memory", "kernels", "counters_cupti", "counters_ncu",
     ]  # fmt: skip
     for found in document["findings"]:
         assert set(found) == {"id", "what", "status", "detail", "remedy", "command"}

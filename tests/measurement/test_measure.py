@@ -137,7 +137,6 @@ def test_two_runs_are_the_same_step(mnist):
     first, second = of_ops(mnist), of_ops(again)
     for name in ("growth_bytes", "allocations", "workspace_bytes", "output_bytes"):
         assert [row.get(name) for row in first.values()] == [row.get(name) for row in second.values()], name
-    assert [kernel.name for kernel in again.kernels] == [kernel.name for kernel in mnist.kernels]
 
 
 def test_repeated_runs_agree_within_their_stated_spread():
@@ -152,12 +151,11 @@ def test_repeated_runs_agree_within_their_stated_spread():
     pytest.fail(f"no two runs agree: {spans}")
 
 
-def test_what_the_processor_does_at_best_is_kept_beside_a_step_on_it(resnet):
+def test_the_processor_is_described_beside_a_step_on_it(resnet):
     rates = resnet.header.rates
     assert rates["threads"].value == torch.get_num_threads()
-    assert all(value.value >= 0 for value in rates.values())
-    for name in ("product.fp32.1", "copy.262144.1", "in-place.262144.1", "call.aten::add", "element.aten::exp.1"):
-        assert rates[name].value > 0, name
+    assert all(value.value > 0 for value in rates.values())
+    assert {"cores", "page_fault", "peak.fp32"} <= rates.keys() or sys.platform != "linux"
 
 
 def test_what_held_ops_up_is_no_longer_than_they_took(resnet):
@@ -165,18 +163,6 @@ def test_what_held_ops_up_is_no_longer_than_they_took(resnet):
         assert quantities["page_faults"].value >= 0
         if "core_wait_s" in quantities:
             assert 0 <= quantities["core_wait_s"].value <= quantities["host_time_s"].value
-
-
-def test_primitives_of_onednn_belong_to_ops(resnet):
-    if not resnet.kernels:
-        assert has_note(resnet, "oneDNN primitives not measured")
-        return
-    convolutions = {op.index for op in resnet.ops if op.name == "aten::convolution"}
-    assert len(convolutions) == 20
-    assert {
-        index for kernel in resnet.kernels if kernel.name.startswith("conv") for index in kernel.ops
-    } <= convolutions
-    assert all(kernel.kind == "primitive" for kernel in resnet.kernels)
 
 
 def test_a_measured_ledger_is_saved_and_loaded(mnist, tmp_path):
@@ -425,8 +411,8 @@ def calls_of_a_measurement():
     return model.plan.calls
 
 
-CALLS = 13
-"""warm-up 1, memory 1, time 3 + 2, memory of every op 1, time of every op 1 + 2, primitives 1; one may be counters'."""
+CALLS = 11
+"""warm-up 1, memory 1, time 3 + 2, memory of every op 1, time of every op 1 + 2."""
 
 
 def test_how_often_the_step_is_run():
@@ -677,7 +663,7 @@ def test_what_is_only_for_a_gpu_is_said_on_the_cpu():
 
 def test_without_counters_nothing_is_said_about_them():
     ledger = measure(nn.Linear(4, 4), torch.ones(2, 4), repeat=1, counters="none")
-    assert not has_note(ledger, "FLOP counters")
+    assert not has_note(ledger, "not measured")
     assert all("host_time_s" in row for row in of_ops(ledger).values())
 
 

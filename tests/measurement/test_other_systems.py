@@ -29,11 +29,9 @@ for verb in ("measure", "run", "doctor", "import_"):
     importlib.import_module(f"rooflight.commands.{verb}")
 
 from rooflight.errors import CannotMeasure
-from rooflight.measurement.collectors import perf_events
 from rooflight.measurement.cupti import library
 sys.platform = "win32"
 assert not library.has_driver()
-assert "Linux" in perf_events.available()
 with rooflight.region("step") as region:
     pass
 assert region.executions == 1

@@ -201,7 +201,6 @@ def test_a_cpu_librarys_work_is_part_of_its_ops_time():
     assert [(part.name, part.time_s) for part in time_parts(measured)] == [
         ("ops, one after the other", near(4e-3)), ("between the ops: Python, autograd", near(1e-3)), ("wall", 5e-3),
     ]  # fmt: skip
-    assert measure_tables.kernel_table(measured).columns[0].name == "oneDNN primitive"
 
 
 # --- compiled steps ---
@@ -476,7 +475,6 @@ def test_no_peak_is_guessed():
     assert peak("NVIDIA H200", "int4") is None
     assert peak("Tesla V100-SXM2-16GB", "bf16") is None
     assert peak("Tesla V100-SXM2-16GB", "tf32") == unit_peak("Tesla V100-SXM2-16GB", "cuda_flops_fp32")
-    assert unit_peak("NVIDIA H200", "cpu_flops_fp32") is None
     assert peak("AMD EPYC 9654 96-Core Processor", "fp32") is None  # how many of its cores ran, the name does not say
     assert peak(None, "fp32") is None
     other = toy(header=msgspec.structs.replace(HEADER, device="NVIDIA H20 NVL"))

@@ -614,9 +614,6 @@ class MakesItsOwnLate(nn.Module):
 def test_no_op_is_observed_twice_when_it_must_be_watched_another_way(tmp_path):
     ledger = rooflight.measure(MakesItsOwnLate(), torch.randn(4, 3, 16, 16), device="cpu", repeat=2)
     assert {row.ops[0] for row in ledger.measurements if row.scope == "op"} == {op.index for op in ledger.ops}
-    again = rooflight.measure(nn.Conv2d(3, 8, 3), torch.randn(4, 3, 16, 16), device="cpu", repeat=2)
-    primitives = [[kernel.name for kernel in found.kernels if kernel.ops == (0,)] for found in (ledger, again)]
-    assert primitives[0] == primitives[1]
     rooflight.save(ledger, tmp_path / "run.json")
     assert rooflight.load(tmp_path / "run.json").ops == ledger.ops
 

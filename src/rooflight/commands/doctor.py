@@ -18,7 +18,6 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "time": ("time",),
     "gpu": ("gpu",),
     "counters": ("counters_cupti", "counters_ncu"),
-    "cpu-counters": ("cpu_counters",),
 }
 """What `--require` takes, and the capabilities of which one is enough."""
 

@@ -78,8 +78,8 @@ if TYPE_CHECKING:
 def command(**options: Any) -> None:
     """Run a step of MODEL, and record what the hardware did in every operation.
 
-    On an NVIDIA GPU: FLOPs by unit and precision, DRAM bytes, time, memory, kernels. On a CPU: time and memory, and
-    FLOPs where perf events may be read. `rooflight doctor` says what can be measured here.
+    On an NVIDIA GPU: FLOPs by unit and precision, DRAM bytes, time, memory, kernels. On a CPU: time and memory.
+    `rooflight doctor` says what can be measured here.
     """
     spec = step_of({**options, "compile": options["compile"] or bool(options["compile_mode"])}, "measure")
     _check(spec, options)

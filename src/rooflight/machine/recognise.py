@@ -204,25 +204,6 @@ def _vector_bits(machine: Machine, words: frozenset[str]) -> tuple[int, str]:
     return 128, "SSE, a multiplication and an addition"
 
 
-def vector_speeds(machine: Machine | None = None) -> dict[str, float]:
-    """By instructions that code may be limited to: the part of the peak that is in reach with them. 256-bit units do
-    AVX-512 no faster than AVX2. Empty where none of them is known."""
-    machine = machine or Machine()
-    words = _words(machine)
-    best, _ = _vector_bits(machine, words)
-    wide = frozenset(word for word in words if word.startswith("avx512"))
-    kinds = {
-        "avx512": words,
-        "avx2": words - wide,
-        "avx": words - wide - {"avx2"},
-        "sse": words - wide - {"avx2", "avx"},
-    }
-    has = {"avx512": "avx512f", "avx2": "avx2", "avx": "avx", "sse": "sse2"}
-    speeds = {kind: _vector_bits(machine, some)[0] / best for kind, some in kinds.items() if has[kind] in words}
-    # One value at a time, in both units.
-    return {**speeds, "scalar": min(64 / best, 1.0)} if speeds else {}
-
-
 def _cache_bytes(machine: Machine) -> int | None:
     sizes = []
     for folder in machine.matches("/sys/devices/system/cpu/cpu0/cache/index[0-9]*"):

@@ -43,7 +43,7 @@ class Findings:
     """The ops that the numbers belong to, once they were recorded."""
     notes: list[Note] = field(default_factory=list)
     rates: dict[str, Value] = field(default_factory=dict)
-    """What the processor does at best, of a step on a CPU."""
+    """Of the processor, for a step on a CPU."""
 
     def add(self, index: int, quantities: Mapping[str, Value]) -> None:
         self.ops.setdefault(index, {}).update(quantities)

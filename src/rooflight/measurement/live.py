@@ -31,7 +31,7 @@ from rooflight.machine.conditions import Conditions
 from rooflight.machine.installed_gpus import cuda_version, device_name, driver_version
 from rooflight.measurement import timeline
 from rooflight.measurement.collectors import cpu_memory, gpu_memory
-from rooflight.measurement.collectors.op_differences import OpDifferences
+from rooflight.measurement.collectors.op_meters import OpDifferences
 from rooflight.measurement.findings import Findings
 from rooflight.measurement.profiler_trace import (
     RangeMarker,

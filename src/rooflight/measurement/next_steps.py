@@ -14,11 +14,10 @@ from msgspec.structs import replace
 
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Key, Ledger, Measurement, Note, Value
-from rooflight.measurement.collectors import gpu_memory, perf_events
-from rooflight.measurement.collectors.cpu_rates import cpu_rates
-from rooflight.measurement.collectors.op_differences import OpDifferences
+from rooflight.measurement.collectors import gpu_memory
+from rooflight.measurement.collectors.cpu import processor
 from rooflight.measurement.collectors.plain_step import CollectorContext, wall_time
-from rooflight.measurement.cupti.op_passes import OpCounterPasses, check_counters, with_quantities
+from rooflight.measurement.cupti.op_passes import OpCounterPasses, check_counters
 from rooflight.measurement.execution.eager import EagerStep
 from rooflight.measurement.findings import Findings, Progress, median
 from rooflight.measurement.live import StepWatch
@@ -47,11 +46,11 @@ def measure_next_steps(stage: ProgramStage, options: MeasureOptions, progress: P
         progress("ops", number, options.profiled_runs)
         watches.append(_watched(stage))
     ledger = _with_spread(watches[0].ledger(step=findings.step), watches)
-    if options.counters in ("auto", "cupti"):
-        with findings.collecting("counters" if on_gpu else "FLOP counters"):
-            ledger = (_counted if on_gpu else _flops_counted)(stage, ledger, options, progress)
-    with findings.collecting("what the processor does at best"):
-        findings.rates = {} if on_gpu else cpu_rates()
+    if on_gpu and options.counters in ("auto", "cupti"):
+        with findings.collecting("counters"):
+            ledger = _counted(stage, ledger, options, progress)
+    if not on_gpu:
+        findings.rates = processor()
     notes = (*stage.steps_taken, *ledger.header.notes, *findings.notes)
     return replace(ledger, header=replace(ledger.header, rates=findings.rates, notes=notes))
 
@@ -115,21 +114,3 @@ def _counted(stage: ProgramStage, ledger: Ledger, options: MeasureOptions, progr
                 raise
             passes.end(watch.ops)
         return passes.added_to(ledger)
-
-
-def _flops_counted(stage: ProgramStage, ledger: Ledger, options: MeasureOptions, progress: Progress) -> Ledger:
-    """With what a processor counts, one quantity a step."""
-    reason = perf_events.available()
-    if reason is not None:
-        raise CannotMeasure("nothing-counted", reason)
-    counted: dict[Key, dict[str, Value]] = {}
-    wanted = perf_events.quantities()
-    for number, quantity in enumerate(wanted):
-        progress("FLOP counters", number, len(wanted))
-        with perf_events.FlopCounters([quantity]) as counters:
-            reader = OpDifferences(lambda: counters.read().get(quantity))  # noqa: B023
-            watch = _watched(stage, reader)
-            origin = f"perf events: {counters.origins.get(quantity, 'floating-point instructions')}"
-        for index, count in reader.by_op.items():
-            counted.setdefault(watch.ops[index].key, {})[quantity] = Value(count, origin)
-    return with_quantities(ledger, {op.index: counted[op.key] for op in ledger.ops if op.key in counted})

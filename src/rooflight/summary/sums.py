@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from rooflight.metrics import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, TENSOR_FLOPS, ratio
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, TENSOR_FLOPS, ratio
 from rooflight.summary.facts import MeasuredFact, Number
 
 
@@ -67,10 +67,6 @@ class Sums(msgspec.Struct, frozen=True):
     @property
     def cuda_flops(self) -> Number | None:
         return self.of(CUDA_FLOPS) if self.whole.cuda else None
-
-    @property
-    def cpu_flops(self) -> Number | None:
-        return self.of(CPU_FLOPS)
 
     @property
     def executed_flops(self) -> Number | None:

@@ -377,7 +377,7 @@ def _whole(name: str) -> Callable[[Measured], Number | None]:
     return pick
 
 
-_UNITS = {"tensor": "tensor cores", "cuda": "CUDA cores", "cpu": "CPU"}
+_UNITS = {"tensor": "tensor cores", "cuda": "CUDA cores"}
 
 
 def _unit_name(name: str) -> str:

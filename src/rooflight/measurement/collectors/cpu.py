@@ -1,31 +1,26 @@
-"""The collectors of a step on the CPU: time, host time of every op, memory, oneDNN's primitives, FLOP counters."""
+"""The collectors of a step on the CPU: time, memory, and of every op its time, allocations, page faults and waits."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import partial
+
+import torch
 
 from rooflight import formatting
-from rooflight.errors import CannotMeasure
 from rooflight.ledger import Note, Value
+from rooflight.machine.recognise import this_device
 from rooflight.machine.resident_memory import reset_peak, resident
-from rooflight.measurement.collectors import cpu_memory, gpu_memory, onednn, perf_events
-from rooflight.measurement.collectors.core_waits import CoreWaits
-from rooflight.measurement.collectors.cpu_rates import cpu_rates
-from rooflight.measurement.collectors.op_differences import OpDifferences
-from rooflight.measurement.collectors.page_faults import page_faults
+from rooflight.measurement.collectors import cpu_memory, gpu_memory
+from rooflight.measurement.collectors.op_meters import CoreWaits, OpDifferences, page_fault_s, page_faults
 from rooflight.measurement.collectors.plain_step import CollectorContext, record_ops, wall_time
 from rooflight.measurement.cupti.op_counters import check_repeated
 from rooflight.measurement.findings import median
-from rooflight.measurement.ranks import refuse_collectives
-from rooflight.trace.program_stage import ProgramStage
-from rooflight.trace.recorder import Observer
 from rooflight.trace.stage import Recording, StagedStep
 
 
 def collect(context: CollectorContext) -> None:
-    """Everything that is asked for and can be measured."""
+    """Measure everything that can be measured of the step."""
     stage, findings = context.stage, context.findings
     with findings.collecting("memory of the process"):
         context.progress("memory", 0, 2)
@@ -44,16 +39,23 @@ def collect(context: CollectorContext) -> None:
         return
     with findings.collecting("time of every op"):
         _host_times(context, recording)
-    with findings.collecting("oneDNN primitives"):
-        _primitives(context, recording)
-    with findings.collecting("what the processor does at best"):
-        context.progress("what the processor does at best", 0, 1)
-        findings.rates = cpu_rates()
-    if context.options.counters != "none":
-        with findings.collecting("FLOP counters"):
-            if not isinstance(stage, ProgramStage):  # whose processes take every step together
-                refuse_collectives(recording.ops)
-            _flops(context, recording)
+        findings.rates = processor()
+
+
+def processor() -> dict[str, Value]:
+    """Return what causes of time need: threads, cores and peaks by Linux's description, the time of a page fault."""
+    values = {"threads": Value(torch.get_num_threads(), "torch.get_num_threads()")}
+    here = this_device(kind="cpu")
+    known = None if here is None else here.device or here.outline
+    if known is not None:
+        peaks = {**known.core_flops_per_s, **known.tensor_flops_per_s}
+        figures = {f"peak.{precision}": peak for precision, peak in peaks.items()} | {"cores": known.sms}
+        values |= {name: Value(figure.value, figure.source) for name, figure in figures.items()}
+    with torch.no_grad():
+        fault = page_fault_s()
+    if fault is not None:
+        values["page_fault"] = Value(fault, "memory filled for the first time less the second, the best of some")
+    return values
 
 
 def _resident(stage: StagedStep) -> dict[str, Value]:
@@ -74,7 +76,7 @@ def _resident(stage: StagedStep) -> dict[str, Value]:
 
 
 def _with_memory(context: CollectorContext) -> Recording:
-    """The ops of the step, with what torch allocates in each."""
+    """Return the ops of the step; the findings get what torch allocates in each."""
     findings = context.findings
     with cpu_memory.CpuAllocations() as allocations:
         recording = context.stage.record(allocations)
@@ -88,20 +90,20 @@ def _with_memory(context: CollectorContext) -> Recording:
 
 
 def _host_times(context: CollectorContext, recording: Recording) -> None:
-    """Each op by the clock. The first two runs only warm up: the watched step takes other paths than the plain one."""
-    runs: list[_WatchedRun] = []
+    """Time every op. The first two runs only warm up: the watched step takes other paths than the plain one."""
+    stage, runs = context.stage, list[_WatchedRun]()
     for number in range(-2, context.options.profiled_runs):
         context.progress("time of every op", number + 2, context.options.profiled_runs + 2)
-        context.stage.put_back()
+        stage.put_back()
         run = _WatchedRun(OpDifferences(time.perf_counter), OpDifferences(page_faults), CoreWaits())
         with run.waits:
-            _record_again(context.stage, recording, run)
+            check_repeated(recording.ops, stage.record(run).ops)
         if number >= 0:
             runs.append(run)
     watched = f"median of {len(runs)} watched steps"
     of_it = "in the one that took the median"
     for index in runs[0].timer.by_op:
-        # What held an op up is told of the run that stands for it.
+        # Page faults and waits are those of the run that took the median.
         usual = sorted(runs, key=lambda run: run.timer.by_op[index])[(len(runs) - 1) // 2]
         quantities = {
             "host_time_s": median([run.timer.by_op[index] for run in runs], f"host clock around the op, {watched}"),
@@ -110,15 +112,10 @@ def _host_times(context: CollectorContext, recording: Recording) -> None:
             pages = usual.faults.by_op[index]
             quantities["page_faults"] = Value(pages, f"the kernel: pages handed out to the process, {of_it}")
         if index in usual.waits.by_op:
-            # A wait that was longer than the op was on the way to its clock, not in it.
+            # A wait longer than the op lay between the two clocks, not in the op.
             waited = usual.waits.by_op[index] if usual.waits.by_op[index] < usual.timer.by_op[index] else 0.0
             quantities["core_wait_s"] = Value(waited, f"the kernel's scheduler: longest of any thread, {of_it}")
         context.findings.add(index, quantities)
-
-
-def _record_again(stage: StagedStep, recording: Recording, observer: Observer) -> None:
-    """One more run with something around every op; it must be the same ops."""
-    check_repeated(recording.ops, stage.record(observer).ops)
 
 
 @dataclass(frozen=True)
@@ -138,48 +135,3 @@ class _WatchedRun:
         self.timer.after(index)
         self.faults.after(index)
         self.waits.after(index)
-
-
-def _primitives(context: CollectorContext, recording: Recording) -> None:
-    runs = []
-    for number in range(context.options.profiled_runs):
-        context.progress("oneDNN primitives", number, context.options.profiled_runs)
-        context.stage.put_back()
-        with onednn.PrimitiveCollector() as primitives:
-            _record_again(context.stage, recording, primitives)
-        if primitives.reason is not None:
-            raise CannotMeasure("no-cpu-counters", primitives.reason)
-        runs.append(primitives.kernels())
-    context.findings.kernels = tuple(onednn.shortest(runs))
-
-
-def _flops(context: CollectorContext, recording: Recording) -> None:
-    """One quantity at a time, so that its events need not take turns; for the whole step and for every op."""
-    stage, findings = context.stage, context.findings
-    reason = perf_events.available()
-    if reason is not None:
-        raise CannotMeasure("no-cpu-counters", reason)
-    wanted = perf_events.quantities()
-    for number, quantity in enumerate(wanted):
-        context.progress("FLOP counters", number, len(wanted))
-        stage.put_back()
-        arguments = stage.fresh_arguments()
-        with perf_events.FlopCounters([quantity]) as counters:
-            before = _read(counters, quantity)
-            stage.run(arguments)
-            after = _read(counters, quantity)
-            scaled = ", scaled: it took turns with others" if counters.multiplexed else ""
-            origin = f"perf events: {counters.origins.get(quantity, 'floating-point instructions')}{scaled}"
-        if before is None or after is None:
-            continue  # its counter never got its turn
-        findings.step[quantity] = Value(after - before, origin)
-        stage.put_back()
-        with perf_events.FlopCounters([quantity]) as counters:
-            reader = OpDifferences(partial(_read, counters, quantity))
-            _record_again(stage, recording, reader)
-        for index, count in reader.by_op.items():
-            findings.add(index, {quantity: Value(count, origin)})
-
-
-def _read(counters: perf_events.PerfCounters, quantity: str) -> int | None:
-    return counters.read().get(quantity)

@@ -78,8 +78,6 @@ _TITLES = {
     "kernels": "kernels",
     "counters_cupti": "CUPTI counters",
     "counters_ncu": "ncu counters",
-    "cpu_counters": "CPU counters",
-    "onednn": "CPU primitives",
 }
 FindingsById = Mapping[str, DoctorVerdict]
 """By id; those that do not apply here are not there."""
@@ -110,8 +108,6 @@ def capabilities(findings: FindingsById) -> tuple[DoctorVerdict, ...]:
         estimate,
         gpu,
         *rest,
-        _judge(findings, "cpu_counters", ("perf_events",), "FLOPs as the processor counts them"),
-        _judge(findings, "onednn", ("torch", "onednn"), "what oneDNN runs for each op"),
     )
 
 

@@ -1,18 +1,15 @@
-"""Checks of what every machine has: Python, torch, the processor and its counters, the container around it."""
+"""Checks of what every machine has: Python, torch, the processor, the container around it."""
 
 from __future__ import annotations
 
 from rooflight import formatting
 from rooflight.machine import Machine
 from rooflight.machine.memory_use import ram
-from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, ok, refused
+from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, ok
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_TORCH = (2, 8)
 _ENOUGH_DISK_BYTES = 2 * 10**9
-_PARANOID_LIMIT = 2
-"""Up to here a process may count its own user code without a capability."""
-_PMUS = ("cpu", "cpu_core", "armv8*", "arm_*")
 
 
 def _python(subject: Subject) -> CheckOutcome:
@@ -80,42 +77,6 @@ def _ram(subject: Subject) -> CheckOutcome:
     return ok(str(memory))
 
 
-def _perf_events(subject: Subject) -> CheckOutcome:
-    """One cause after the other, the most basic first: the last one is what the kernel answered when asked."""
-    machine = subject.machine
-    try:
-        reason = subject.perf_events()
-    except ModuleNotFoundError as missing:
-        reason = f"not tried: {missing.name} is missing"
-    paranoid = machine.number("/proc/sys/kernel/perf_event_paranoid")
-    if reason is None:
-        return ok("events can be counted" + (f" (perf_event_paranoid {paranoid})" if paranoid is not None else ""))
-    if paranoid is None:
-        return no("this kernel has no perf events", "use a kernel with CONFIG_PERF_EVENTS (a sandbox may hide them)")
-    if not any(machine.matches(f"/sys/bus/event_source/devices/{name}") for name in _PMUS):
-        if machine.virtual():
-            return no(
-                "a virtual machine without the processor's counters",
-                "let the hypervisor pass them on (KVM: -cpu host,pmu=on; VMware: virtualized CPU performance "
-                "counters; clouds: a bare-metal or whole-socket instance)",
-            )
-        return no("the kernel knows no counters of this processor", "use a newer kernel")
-    if paranoid > _PARANOID_LIMIT and not _may_observe(machine):
-        opened = f"sudo sysctl kernel.perf_event_paranoid={_PARANOID_LIMIT}"
-        return no(
-            f"perf_event_paranoid is {paranoid}: only administrators may count",
-            "let users count their own processes",
-            opened,
-        )
-    if machine.container() and not _may_observe(machine):
-        return no(f"{machine.container()} forbids it ({reason})", *grant(machine, "PERFMON"))
-    return refused(reason)
-
-
-def _may_observe(machine: Machine) -> bool:
-    return machine.has_capability("PERFMON") or machine.has_capability("SYS_ADMIN")
-
-
 def grant(machine: Machine, capability: str) -> tuple[str, str]:
     """How the container we are in is given a capability: words, and the line to type."""
     kind = machine.container()
@@ -143,15 +104,6 @@ def _container(subject: Subject) -> CheckOutcome | None:
     return ok(f"{kind}, without CAP_SYS_ADMIN and CAP_PERFMON")
 
 
-def _onednn(subject: Subject) -> CheckOutcome | None:
-    torch = subject.torch()
-    if not torch.usable:
-        return None
-    if torch.onednn:
-        return ok("in torch")
-    return no("this torch was built without it", "install a torch from PyPI", "pip install --force-reinstall torch")
-
-
 def _disk(subject: Subject) -> CheckOutcome:
     free = subject.free_bytes()
     if free < _ENOUGH_DISK_BYTES:
@@ -167,7 +119,5 @@ SOFTWARE = (DoctorCheck("python", "Python", _python), DoctorCheck("torch", "torc
 PROCESSOR = (
     DoctorCheck("cpu", "processor", _processor),
     DoctorCheck("ram", "memory (RAM)", _ram),
-    DoctorCheck("perf_events", "CPU counters", _perf_events),
-    DoctorCheck("onednn", "oneDNN", _onednn),
 )
 PLACE = (DoctorCheck("container", "container", _container), DoctorCheck("disk", "disk", _disk))

@@ -27,7 +27,6 @@ from rooflight.machine import nvml as management
 from rooflight.machine.installed_gpus import pci_bus_id_of, uuid_of
 from rooflight.machine.memory_use import GpuUse, gpu_use_by_torch
 from rooflight.machine.nvml import Gpu, Nvml
-from rooflight.measurement.collectors.perf_events import available
 from rooflight.measurement.cupti.library import find_library
 
 Status = Literal["ok", "limited", "no"]
@@ -64,7 +63,6 @@ class InstalledTorch:
     """Why it finds no GPU, in its own words."""
     devices: tuple[TorchDevice, ...] = ()
     arches: tuple[str, ...] = ()
-    onednn: bool = False
     records_kernels: bool = False
     """Whether its profiler can see what runs on a GPU."""
 
@@ -102,7 +100,6 @@ def torch_here() -> InstalledTorch:
         cuda_error=reason,
         devices=devices,
         arches=tuple(torch.cuda.get_arch_list()) if devices else (),
-        onednn=bool(torch.backends.mkldnn.is_available()),
         records_kernels=torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities(),
     )
 
@@ -193,7 +190,6 @@ class Subject:
     nvml: Callable[[], tuple[Nvml | None, str | None]] = nvml_here
     cupti: Callable[[], Path | None] = cupti_here
     probe_counters: Callable[[], str] = probe_counters_here
-    perf_events: Callable[[], str | None] = available
     free_bytes: Callable[[], int] = free_bytes_here
 
     def has_gpu(self) -> bool:

@@ -225,7 +225,6 @@ def _work_and_traffic(*, counted: bool) -> list[LayerColumn[MeasuredRow]]:
         ),
         LayerColumn(lambda row: row.sums.tensor_flops, Column("tensor", whole_count, raw="tensor_flops")),
         LayerColumn(lambda row: row.sums.cuda_flops, Column("CUDA core", whole_count, optional=2, raw="cuda_flops")),
-        LayerColumn(lambda row: row.sums.cpu_flops, Column("CPU FLOPs", whole_count, raw="cpu_flops")),
         LayerColumn(
             lambda row: row.sums.executed_per_useful,
             shown("executed_per_useful", optional=4),

@@ -202,12 +202,11 @@ def kernel_table(measured: Measured, *, limit: int = 10) -> Table:
     if len(order) > limit:
         label = f"{len(order) - limit} more kernels"
         rows.append((Label(label, label), [kernel for _, group in order[limit:] for kernel in group], ""))
-    of_cpu = any(kernel.kind == "primitive" for kernel in kernels)
     everything = _time(kernels)
     columns: Cells[tuple[Label, list[Kernel], str]] = [
-        (Column("oneDNN primitive" if of_cpu else "kernel", right=False), lambda row: row[0]),
+        (Column("kernel", right=False), lambda row: row[0]),
         (column("calls"), lambda row: len(row[1])),
-        (Column("time" if of_cpu else "kernel time", seconds), lambda row: _time(row[1])),
+        (Column("kernel time", seconds), lambda row: _time(row[1])),
         (column("share", optional=1), lambda row: ratio(_time(row[1]), everything)),
         (Column("of", right=False, optional=2), lambda row: row[2]),
     ]

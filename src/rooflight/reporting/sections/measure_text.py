@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from rooflight import formatting
 from rooflight.formatting import peak_tera, per_second, seconds, whole_bytes, whole_count
 from rooflight.ledger import Ledger
-from rooflight.metrics import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, TENSOR_FLOPS
 from rooflight.reporting.sections.inferred_text import inferred_line
 from rooflight.summary.facts import Number
 from rooflight.summary.measured import Measured
@@ -24,7 +24,7 @@ from rooflight.summary.measured_step import (
 )
 from rooflight.summary.reliability import doubt
 
-_UNITS = {"tensor": "tensor cores", "cuda": "CUDA cores", "cpu": "the CPU"}
+_UNITS = {"tensor": "tensor cores", "cuda": "CUDA cores"}
 
 
 def conventions(measured: Measured) -> str:
@@ -40,7 +40,7 @@ def conventions(measured: Measured) -> str:
     said.append("useful = matrix work by formula, 1 multiply-add = 2 FLOP")
     if sums.executed_flops is not None:
         said.append(
-            "tensor, CUDA core, CPU FLOPs = executed FLOPs, as counted, an FMA as 2; exec/useful is over the ops "
+            "tensor, CUDA core FLOPs = executed FLOPs, as counted, an FMA as 2; exec/useful is over the ops "
             "with matrix work; FLOP/s = executed FLOPs / time of the ops"
         )
     else:
@@ -85,7 +85,7 @@ def verdict(measured: Measured) -> str:
 def counted(measured: Measured) -> str:
     """Executed FLOPs by unit, and DRAM bytes; empty without counters."""
     parts = []
-    for name, quantities in (("tensor cores", TENSOR_FLOPS), ("CUDA cores", CUDA_FLOPS), ("the CPU", CPU_FLOPS)):
+    for name, quantities in (("tensor cores", TENSOR_FLOPS), ("CUDA cores", CUDA_FLOPS)):
         if work := _by_precision(measured, quantities):
             parts.append(f"{work} on {name}")
     unknown = "" if executed(measured) is not None else "; the other units were not counted"

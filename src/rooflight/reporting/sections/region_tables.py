@@ -26,7 +26,7 @@ CONVENTIONS = (
 )
 _SHARE = "part of the time of the region, or of the program, that it stands under"
 _WORTH_A_LINE = 0.05
-_UNITS = {"tensor": "tensor", "cuda": "CUDA", "cpu": "CPU"}
+_UNITS = {"tensor": "tensor", "cuda": "CUDA"}
 
 
 def headline(ledger: Ledger) -> str:
