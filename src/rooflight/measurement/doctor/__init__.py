@@ -1,1 +1,0 @@
-"""What `rooflight doctor` looks at, and what it makes of it."""
