@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,10 +56,6 @@ class Machine:
             return []
         return ["/" + str(path.relative_to(self.root)) for path in paths]
 
-    def which(self, tool: str) -> Path | None:
-        path = shutil.which(tool, path=self.environ.get("PATH", ""))
-        return Path(path) if path else None
-
     # --- who we are ---
 
     def has_capability(self, name: str) -> bool:
@@ -71,35 +66,6 @@ class Machine:
         """The number of this process, in every namespace that can be seen from here."""
         inner = (self.entry("/proc/self/status", "NSpid") or "").split()
         return frozenset({os.getpid(), *(int(number) for number in inner if number.isdigit())})
-
-    def container(self) -> str | None:
-        """`docker`, `podman`, `kubernetes`, `apptainer`, `lxc` or `container`; `None`: in none that shows."""
-        first = (self.text("/proc/1/cgroup") or "") + (self.text("/proc/1/environ") or "")
-        signs = {
-            "apptainer": self.exists("/.singularity.d") or "APPTAINER_CONTAINER" in self.environ,
-            "kubernetes": "KUBERNETES_SERVICE_HOST" in self.environ or "kubepods" in first,
-            "podman": self.exists("/run/.containerenv") or "libpod" in first,
-            "docker": self.exists("/.dockerenv") or "docker" in first,
-            "lxc": "container=lxc" in first or "/lxc/" in first,
-            "container": "containerd" in first,
-        }
-        return next((name for name, there in signs.items() if there), None)
-
-    def wsl(self) -> bool:
-        return "microsoft" in (self.text("/proc/version") or "").lower() or self.exists("/dev/dxg")
-
-    def virtual(self) -> bool:
-        """Whether a hypervisor lies below: the processor says so."""
-        return bool(re.search(r"^flags\s*:.*\bhypervisor\b", self.text("/proc/cpuinfo") or "", flags=re.MULTILINE))
-
-    def processes(self) -> dict[int, str]:
-        """Names by number; in a container only those inside it. Names are cut after 15 letters by the kernel."""
-        names = {}
-        for folder in self.matches("/proc/[0-9]*"):
-            number, name = folder.rsplit("/", 1)[1], self.text(f"{folder}/comm")
-            if name and number.isdigit():
-                names[int(number)] = name
-        return names
 
     # --- NVIDIA's driver ---
 

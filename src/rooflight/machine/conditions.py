@@ -207,7 +207,6 @@ class OtherProcesses:
 
     count: int
     used_bytes: int | None
-    pids: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         if not self.count:
@@ -217,17 +216,18 @@ class OtherProcesses:
 
 
 def other_processes(gpu: nvml.Gpu, *, machine: Machine, here: bool) -> OtherProcesses | None:
-    """`here`: this process itself runs CUDA. In a container it is then in the list under a number we cannot know."""
+    """Return who else is on the GPU. `here`: this process runs CUDA; if the list has it under a number that cannot be
+    known, as in a container, one is taken off."""
     listed = gpu.processes()
     if listed is None:
         return None
     own_pids = machine.own_pids()
     others = [process for process in listed if process.pid not in own_pids]
-    if here and len(others) == len(listed) and listed and machine.container():
+    if here and len(others) == len(listed) and listed:
         return OtherProcesses(len(listed) - 1, None if len(listed) > 1 else 0)
     sizes = [process.used_bytes for process in others]
     used = None if None in sizes else sum(size for size in sizes if size is not None)
-    return OtherProcesses(len(others), used, tuple(process.pid for process in others))
+    return OtherProcesses(len(others), used)
 
 
 def profiling_permission(machine: Machine) -> str | None:

@@ -13,7 +13,6 @@ from itertools import chain
 from typing import Any, Literal
 
 ClockDomain = Literal["sm", "memory"]
-Virtualization = Literal["none", "passed through", "vGPU", "vGPU host"]
 
 NOT_INSTALLED = "the package nvidia-ml-py is not installed"
 _CLOCKS: dict[ClockDomain, int] = {"sm": 1, "memory": 2}
@@ -48,7 +47,6 @@ _VIOLATION_FIELDS = {
 }
 _VIOLATION_POLICIES = {0: "power cap", 1: "heat", 2: "clocks tied to other GPUs", 3: "board limit", 5: "reliability"}
 _COMPUTE_MODES = {0: "default", 1: "one thread only", 2: "prohibited", 3: "one process only"}
-_VIRTUALIZATION: tuple[Virtualization, ...] = ("none", "passed through", "vGPU", "vGPU host", "vGPU host")
 
 
 @dataclass(frozen=True)
@@ -119,9 +117,6 @@ class Gpu:
 
     def clock_mhz(self, clock: ClockDomain) -> int | None:
         return self._number("nvmlDeviceGetClockInfo", _CLOCKS[clock])
-
-    def max_clock_mhz(self, clock: ClockDomain) -> int | None:
-        return self._number("nvmlDeviceGetMaxClockInfo", _CLOCKS[clock])
 
     def power_w(self) -> float | None:
         return self._watts("nvmlDeviceGetPowerUsage")
@@ -194,10 +189,6 @@ class Gpu:
     def compute_mode(self) -> str | None:
         value = self._ask("nvmlDeviceGetComputeMode")
         return None if value is None else _COMPUTE_MODES.get(value, f"mode {value}")
-
-    def virtualization(self) -> Virtualization | None:
-        mode = self._number("nvmlDeviceGetVirtualizationMode")
-        return _VIRTUALIZATION[mode] if mode is not None and mode < len(_VIRTUALIZATION) else None
 
     def memory_used_bytes(self) -> int | None:
         """What all processes hold; what the driver keeps for itself is not in it, where it can be told apart."""
