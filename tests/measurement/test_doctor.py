@@ -50,7 +50,9 @@ def diagnosed(**errors):
     return Diagnosis(try_all(checks))
 
 
-NO_GPU = {"gpu": CannotMeasure("no-driver", "no driver was found: docker run --gpus all")}
+NO_GPU = dict.fromkeys(
+    ("gpu", "counters_cupti"), CannotMeasure("no-driver", "no driver was found: docker run --gpus all")
+)
 NO_COUNTERS = {name: CannotMeasure("counters-unavailable", CLOSED) for name in ("counters_cupti", "counters_ncu")}
 
 
@@ -175,7 +177,7 @@ def test_a_quota_makes_times_jump(tmp_path):
 
 
 @pytest.mark.parametrize(("required", "strict", "missing"), [
-    ((), False, None), (("time",), False, None), (("time",), True, None), ((), True, "NVIDIA GPU cannot be had here"),
+    ((), False, None), (("time",), False, None), (("time",), True, None), ((), True, "CUPTI counters cannot be had here"),
     (("gpu",), False, "NVIDIA GPU cannot be had here"), (("time", "counters"), False, "CUPTI counters cannot be had here"),
 ])  # fmt: skip
 def test_exit_codes_without_a_gpu(required, strict, missing):

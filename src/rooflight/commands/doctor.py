@@ -73,9 +73,7 @@ def refuse(diagnosis: Diagnosis, *, required: Sequence[str], strict: bool) -> No
         if not any(check.status in enough for check in found):
             first = found[0]
             state = "only limited" if first.status == "limited" else "cannot be had"
-            others = diagnosis.checks.values()
-            cause = next((other for other in others if first.detail == f"needs {other.title}"), first)
-            raise CapabilityMissing("capability-missing", f"{first.title} {state} here: {cause.detail}")
+            raise CapabilityMissing("capability-missing", f"{first.title} {state} here: {first.detail}")
 
 
 def _show_json(diagnosis: Diagnosis) -> None:

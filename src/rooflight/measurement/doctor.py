@@ -1,7 +1,6 @@
 """What can be measured on this machine: each check does the real thing once.
 
-A row shows what its check found, or the line that `measure` shows where it fails. Checks run in their order, before
-anything else of this process opens the GPU's counters.
+A row shows what its check found, or the line that `measure` shows where it fails.
 """
 
 from __future__ import annotations
@@ -272,6 +271,8 @@ _HOW_TO_COUNT = "docs/how-to/counters-in-containers.md; time, memory and kernels
 CHECKS = (
     Check("torch", "torch", _torch, "pip install --upgrade --force-reinstall 'torch>=2.8'"),
     Check("estimate", "estimate", _estimate, needs="torch"),
+    # Before this process opens the GPU: one in an exclusive compute mode takes no second process.
+    Check("counters_cupti", "CUPTI counters", counters, _HOW_TO_COUNT, needs="torch"),
     Check(
         "gpu",
         "NVIDIA GPU",
@@ -280,7 +281,6 @@ CHECKS = (
         "Kubernetes; unset CUDA_VISIBLE_DEVICES; a driver and a torch that fit. estimate and predict need no GPU",
         needs="torch",
     ),
-    Check("counters_cupti", "CUPTI counters", counters, _HOW_TO_COUNT, needs="gpu"),
     Check("counters_ncu", "ncu counters", by_ncu, "only where CUPTI fails, or to compare with it", needs="gpu"),
     Check("time", "time", _time, needs="torch"),
     Check("memory", "memory", _memory, needs="torch"),
