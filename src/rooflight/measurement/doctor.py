@@ -38,7 +38,7 @@ from rooflight.measurement.cupti.ranges import probe
 try:
     print("ok", probe(deep=True))
 except RooflightError as error:
-    print("no", " ".join(str(error).split()))
+    print("no", " ".join(error.text.split()))
 """
 
 

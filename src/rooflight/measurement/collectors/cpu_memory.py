@@ -28,16 +28,16 @@ _ALLOCATIONS = "torch's profiler: CPU allocations"
 _OP, _FREED = "rooflight op ", "rooflight freed "
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class OpAllocations:
     """What one op did to torch's CPU memory."""
 
-    growth_bytes: int
+    growth_bytes: int = 0
     """Allocated minus freed inside it."""
-    allocations: int
-    peak_growth_bytes: int
+    allocations: int = 0
+    peak_growth_bytes: int = 0
     """Most that was allocated inside it at one time beyond what there was before."""
-    allocated_bytes: int
+    allocated_bytes: int = 0
     """In tensors of the process when it was over."""
 
 
@@ -89,15 +89,6 @@ def op_quantities(history: CpuMemoryHistory) -> dict[int, dict[str, Value]]:
     }
 
 
-@dataclass(slots=True)
-class _RunningOp:
-    """An op that has begun."""
-
-    grown: int = 0
-    highest: int = 0
-    allocations: int = 0
-
-
 def add_up(moments: list[CpuAllocationEvent], before: dict[int, int]) -> CpuMemoryHistory:
     """Follow every block from address to address. `before`: blocks that were there, bytes by address.
 
@@ -106,15 +97,16 @@ def add_up(moments: list[CpuAllocationEvent], before: dict[int, int]) -> CpuMemo
     live = before | _never_made(moments, before)
     old = set(before)
     start = total = peak = sum(live.values())
-    running: dict[int | None, _RunningOp] = {}
+    running: dict[int | None, OpAllocations] = {}
     ops: dict[int, OpAllocations] = {}
     for moment in moments:
         op = running.get(moment.op)
         if moment.what == "begin":
-            running[moment.op] = _RunningOp()
+            running[moment.op] = OpAllocations()
         elif moment.what == "end":
             if op is not None and moment.op is not None:
-                ops[moment.op] = OpAllocations(op.grown, op.allocations, op.highest, total)
+                op.allocated_bytes = total
+                ops[moment.op] = op
         elif moment.what == "block" or moment.address in old:
             was = live.pop(moment.address, 0)
             old.discard(moment.address)
@@ -123,9 +115,9 @@ def add_up(moments: list[CpuAllocationEvent], before: dict[int, int]) -> CpuMemo
             if moment.nbytes > 0:
                 live[moment.address] = moment.nbytes
             if op is not None:
-                op.grown += moment.nbytes if moment.nbytes > 0 else -was
+                op.growth_bytes += moment.nbytes if moment.nbytes > 0 else -was
                 op.allocations += moment.nbytes > 0
-                op.highest = max(op.highest, op.grown)
+                op.peak_growth_bytes = max(op.peak_growth_bytes, op.growth_bytes)
     return CpuMemoryHistory(start, peak, ops)
 
 
