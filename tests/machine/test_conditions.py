@@ -287,10 +287,10 @@ def test_processes_of_a_container_have_other_numbers(tmp_path):
     machine = lay_out(tmp_path, {})
     driver = PretendDriver()
     driver.processes = [(90_001, 900_000_000)]
-    assert str(other_processes(gpu(driver), machine=machine, here=True)) == "none"
+    assert other_processes(gpu(driver), machine=machine, here=True) == "none"
     driver.processes.append((90_002, None))
-    assert str(other_processes(gpu(driver), machine=machine, here=True)) == "1"
-    assert other_processes(gpu(driver), machine=machine, here=False).count == 2
+    assert other_processes(gpu(driver), machine=machine, here=True) == "1"
+    assert other_processes(gpu(driver), machine=machine, here=False) == "2"
 
 
 def test_every_question_has_the_form_that_nvidia_ml_py_takes(tmp_path):

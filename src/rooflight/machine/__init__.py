@@ -65,7 +65,7 @@ class Machine:
     def own_pids(self) -> frozenset[int]:
         """The number of this process, in every namespace that can be seen from here."""
         inner = (self.entry("/proc/self/status", "NSpid") or "").split()
-        return frozenset({os.getpid(), *(int(number) for number in inner if number.isdigit())})
+        return frozenset({os.getpid(), *(int(number) for number in inner if number.isdecimal())})
 
     # --- NVIDIA's driver ---
 
@@ -91,7 +91,7 @@ class Machine:
         if self.has_capability("SYS_ADMIN"):
             return True
         major = (self.driver_version() or "0").split(".")[0]
-        return self.has_capability("PERFMON") and major.isdigit() and int(major) >= _PERFMON_DRIVER
+        return self.has_capability("PERFMON") and major.isdecimal() and int(major) >= _PERFMON_DRIVER
 
     # --- the processor ---
 
@@ -122,7 +122,7 @@ class Machine:
         quotas = []
         for folder in self._control_groups():
             quota, _, period = (self.text(f"{folder}/cpu.max") or "").partition(" ")
-            if quota.isdigit() and period.isdigit() and int(period):
+            if quota.isdecimal() and period.isdecimal() and int(period):
                 quotas.append(int(quota) / int(period))
         for folder in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"):
             limit, span = self.number(f"{folder}/cpu.cfs_quota_us"), self.number(f"{folder}/cpu.cfs_period_us")
@@ -133,7 +133,7 @@ class Machine:
     def memory_bytes(self, which: Literal["MemTotal", "MemAvailable"] = "MemTotal") -> int | None:
         """Of the machine."""
         words = (self.entry("/proc/meminfo", which) or "").split()
-        return int(words[0]) * 1024 if words and words[0].isdigit() else None
+        return int(words[0]) * 1024 if words and words[0].isdecimal() else None
 
     def memory_limit_bytes(self) -> int | None:
         """What the control group allows, where that is less than there is."""

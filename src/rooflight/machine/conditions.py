@@ -165,10 +165,10 @@ def _settings(gpu: nvml.Gpu) -> dict[str, str | None]:
 
 
 def _company(gpu: nvml.Gpu, machine: Machine) -> dict[str, str | None]:
-    others = other_processes(gpu, machine=machine, here=cuda_is_running())
     used, total = gpu.memory_used_bytes(), gpu.memory_total_bytes()
     in_use = None if used is None else f"{formatting.bytes_(used)} of {formatting.bytes_(total)} in use"
-    return {"other_processes": None if others is None else str(others), "device_memory": in_use}
+    others = other_processes(gpu, machine=machine, here=cuda_is_running())
+    return {"other_processes": others, "device_memory": in_use}
 
 
 @dataclass(frozen=True)
@@ -201,33 +201,23 @@ class _ConditionSample:
         return cls(clock_mhz=max(machine.core_clocks_mhz(), default=None))
 
 
-@dataclass(frozen=True)
-class OtherProcesses:
-    """Processes on a GPU beside this one. `used_bytes` is `None` where the driver does not tell."""
+def other_processes(gpu: nvml.Gpu, *, machine: Machine, here: bool) -> str | None:
+    """Return how many other processes are on the GPU, and their memory: `2, 3.00 GB`.
 
-    count: int
-    used_bytes: int | None
-
-    def __str__(self) -> str:
-        if not self.count:
-            return "none"
-        memory = "" if self.used_bytes is None else f", {formatting.bytes_(self.used_bytes)}"
-        return f"{self.count}{memory}"
-
-
-def other_processes(gpu: nvml.Gpu, *, machine: Machine, here: bool) -> OtherProcesses | None:
-    """Return who else is on the GPU. `here`: this process runs CUDA; if the list has it under a number that cannot be
-    known, as in a container, one is taken off."""
+    `here`: this process runs CUDA. If the list has it under another number, as in a container, one is taken off.
+    """
     listed = gpu.processes()
     if listed is None:
         return None
     own_pids = machine.own_pids()
     others = [process for process in listed if process.pid not in own_pids]
-    if here and len(others) == len(listed) and listed:
-        return OtherProcesses(len(listed) - 1, None if len(listed) > 1 else 0)
+    is_hidden = here and len(others) == len(listed) > 0
+    count = len(others) - is_hidden
+    if not count:
+        return "none"
     sizes = [process.used_bytes for process in others]
-    used = None if None in sizes else sum(size for size in sizes if size is not None)
-    return OtherProcesses(len(others), used)
+    used = None if is_hidden or None in sizes else sum(size for size in sizes if size is not None)
+    return str(count) + ("" if used is None else f", {formatting.bytes_(used)}")
 
 
 def profiling_permission(machine: Machine) -> str | None:
@@ -295,7 +285,7 @@ class _SchedulerTimes:
     @classmethod
     def of(cls, machine: Machine) -> _SchedulerTimes:
         rows = [(machine.text(path) or "").split() for path in machine.matches("/proc/self/task/[0-9]*/schedstat")]
-        readable = [parts for parts in rows if len(parts) == 3 and all(part.isdigit() for part in parts)]
+        readable = [parts for parts in rows if len(parts) == 3 and all(part.isdecimal() for part in parts)]
         return cls(sum(int(ran) for ran, _, _ in readable), sum(int(waited) for _, waited, _ in readable))
 
     def waited_since(self, before: _SchedulerTimes) -> str | None:

@@ -189,7 +189,7 @@ def _vector_bits(machine: Machine, words: frozenset[str]) -> tuple[int, str]:
     family = machine.entry(_CPUINFO, "cpu family") or "0"
     if "avx512f" in words and amd:
         # Zen 4 (family 25) does AVX-512 on units of 256 bit, Zen 5 (26) on units of 512.
-        wide = family.isdigit() and int(family) >= 26
+        wide = family.isdecimal() and int(family) >= 26
         return (1024, "two AVX-512 FMA units") if wide else (512, "AVX-512 on two 256-bit FMA units")
     if "avx512f" in words:
         xeon = "Xeon" in (machine.cpu_name() or "")
