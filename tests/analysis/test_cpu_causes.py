@@ -79,6 +79,7 @@ def test_a_measured_step_is_accounted_for_up_to_its_wall_time(path):
     assert of_step.measured == wall
     told = math.fsum(cause.amount for cause in of_step.causes)
     assert of_step.asked + told + of_step.unexplained == pytest.approx(wall)
+    assert 0.02 < of_step.unexplained / wall < 0.095  # as docs/why.md says
     named = {cause.name for cause in account(rows).causes}
     assert named - {cpu_causes.FAULTS} == {cpu_causes.THREADS, cpu_causes.WAITED}
 
