@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rooflight.errors import RooflightError
     from rooflight.estimation.api import estimate
     from rooflight.files import load, save
-    from rooflight.joined_ranks import join
+    from rooflight.profiles.joined_ranks import join
     from rooflight.ledger import Ledger, Op
     from rooflight.measurement.api import measure
     from rooflight.measurement.live import LiveRecording, record
@@ -47,7 +47,7 @@ _HOMES = {
     "Ledger": "rooflight.ledger",
     "Op": "rooflight.ledger",
     "RooflightError": "rooflight.errors",
-    "join": "rooflight.joined_ranks",
+    "join": "rooflight.profiles.joined_ranks",
     "log_training": "rooflight.callbacks.api",
     "measure": "rooflight.measurement.api",
     "predict": "rooflight.prediction.api",

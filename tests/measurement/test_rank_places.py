@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import BadInput
-from rooflight.joined_ranks import join, missing_ranks
+from rooflight.profiles.joined_ranks import join, missing_ranks
 from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger
 from rooflight.measurement.ranks import ALONE, ProcessRank, process_rank
 from tests.fixtures.recordings import recording

@@ -16,7 +16,7 @@ from torch import nn
 
 import rooflight
 from rooflight.errors import BadInput, CannotMeasure
-from rooflight.joined_ranks import join
+from rooflight.profiles.joined_ranks import join
 from rooflight.ledger import Kernel, Measurement, Value
 from rooflight.measurement.api import measure
 from rooflight.measurement.ranks import refuse_collectives

@@ -236,7 +236,7 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | Non
         return None
     import msgspec
 
-    from rooflight.joined_ranks import missing_ranks
+    from rooflight.profiles.joined_ranks import missing_ranks
     from rooflight.ledger import Note
     from rooflight.measurement.regions.ledger import of_process
 

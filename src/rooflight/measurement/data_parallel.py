@@ -17,7 +17,7 @@ import msgspec
 
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.files import load
-from rooflight.joined_ranks import join
+from rooflight.profiles.joined_ranks import join
 from rooflight.ledger import Ledger, Measurement, Note, Op, Value
 from rooflight.machine import Machine
 from rooflight.measurement.findings import Progress, silent

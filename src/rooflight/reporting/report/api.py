@@ -14,7 +14,7 @@ from rooflight.errors import BadInput
 from rooflight.files import load, write_atomically
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import USUAL, find, recognise_name
-from rooflight.joined_ranks import join
+from rooflight.profiles.joined_ranks import join
 from rooflight.ledger import Ledger
 from rooflight.prediction.resolve_devices import devices_of
 from rooflight.reporting.charts.bars import bars_chart, usual_amount
