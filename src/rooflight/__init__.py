@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rooflight.errors import RooflightError
     from rooflight.estimation.api import estimate
     from rooflight.files import load, save
-    from rooflight.profiles.joined_ranks import join
     from rooflight.ledger import Ledger, Op
     from rooflight.measurement.api import measure
     from rooflight.measurement.live import LiveRecording, record
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from rooflight.prediction.accuracy import accuracy
     from rooflight.prediction.api import predict
     from rooflight.prediction.recorded_calibration import calibration_from
+    from rooflight.profiles.joined_ranks import join
     from rooflight.reporting.report.api import report
     from rooflight.study.api import study
 

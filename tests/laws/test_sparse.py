@@ -159,3 +159,11 @@ def test_a_matrix_that_the_step_makes_of_its_parts_keeps_their_number() -> None:
     (op,) = products(rooflight.estimate(lambda: torch.sparse_coo_tensor(indices, values, (20, 30)) @ right))
     assert op.cost is not None
     assert op.cost.flops == 1600
+
+
+def test_the_time_of_a_sparse_product_is_a_guess() -> None:
+    """Products that were not timed make a step's tier `guessed`."""
+    sparse, right = matrix(20, 30, 50, "coo"), torch.ones(30, 16)
+    ledger = rooflight.estimate(lambda: torch.sparse.mm(sparse, right))
+    (prediction,) = rooflight.predict(ledger, on="h200").predictions
+    assert prediction.tier == "guessed"

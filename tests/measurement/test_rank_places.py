@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import BadInput
-from rooflight.profiles.joined_ranks import join, missing_ranks
 from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger
 from rooflight.measurement.ranks import ALONE, ProcessRank, process_rank
+from rooflight.profiles.joined_ranks import join, missing_ranks
 from tests.fixtures.recordings import recording
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}

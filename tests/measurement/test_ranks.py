@@ -16,10 +16,10 @@ from torch import nn
 
 import rooflight
 from rooflight.errors import BadInput, CannotMeasure
-from rooflight.profiles.joined_ranks import join
 from rooflight.ledger import Kernel, Measurement, Value
 from rooflight.measurement.api import measure
 from rooflight.measurement.ranks import refuse_collectives
+from rooflight.profiles.joined_ranks import join
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import self_check
 from tests.fixtures.measured_ledgers import toy

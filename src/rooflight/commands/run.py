@@ -236,9 +236,9 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | Non
         return None
     import msgspec
 
-    from rooflight.profiles.joined_ranks import missing_ranks
     from rooflight.ledger import Note
     from rooflight.measurement.regions.ledger import of_process
+    from rooflight.profiles.joined_ranks import missing_ranks
 
     ranks = [ledger.header.rank for _, ledger in ledgers]
     first = ledgers[0][1]

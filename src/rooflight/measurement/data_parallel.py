@@ -17,12 +17,12 @@ import msgspec
 
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.files import load
-from rooflight.profiles.joined_ranks import join
 from rooflight.ledger import Ledger, Measurement, Note, Op, Value
 from rooflight.machine import Machine
 from rooflight.measurement.findings import Progress, silent
 from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.replicas import run_replicas
+from rooflight.profiles.joined_ranks import join
 from rooflight.spec import StepSpec
 from rooflight.spec.fields import is_own
 

@@ -234,7 +234,8 @@ class Predictor:
 
     def tier_of(self, step: Step) -> Tier:
         """Return the tier of the step's time: matrix work without points is never called calibrated."""
-        return "guessed" if any(is_matrix_work(family) for family, _ in self._unknown(step)) else self.tier
+        untimed = any(is_matrix_work(family) for family, _ in self._unknown(step))
+        return "guessed" if untimed or (step.guessed & step.has_products).any() else self.tier
 
     def _unknown(self, step: Step) -> set[tuple[str, str]]:
         return {pair for pair in {task[:2] for task in step.tasks} if not self.knows(Task(*pair, ()))}

@@ -12,10 +12,10 @@ import msgspec
 from rooflight.errors import BadFile, BadInput
 from rooflight.files import read_bytes
 from rooflight.formatting import seconds
-from rooflight.profiles.joined_ranks import join
 from rooflight.ledger import Ledger, Measurement, Note, Value
 from rooflight.profiles import collectives, kineto, kineto_log, read
 from rooflight.profiles.collectives import ClockAlignment, Collective, CollectiveCall
+from rooflight.profiles.joined_ranks import join
 from rooflight.profiles.kineto import OPS, DeviceWork, HostRange, KinetoTrace
 from rooflight.profiles.log_ledger import covered_s, ledger_of
 

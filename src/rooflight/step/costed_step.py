@@ -182,6 +182,11 @@ class Step:
         """Of every kind: is its time a guess?"""
         return np.array([is_guess(op) for op in self.kinds], dtype=bool)
 
+    @cached_property
+    def has_products(self) -> npt.NDArray[np.bool_]:
+        """Of every kind: does it multiply matrices?"""
+        return np.array([op.cost is not None and bool(op.cost.macs) for op in self.kinds], dtype=bool)
+
     @property
     def waits(self) -> npt.NDArray[np.bool_]:
         """Of every op: does the host need its result before it goes on?"""

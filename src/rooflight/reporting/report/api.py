@@ -14,9 +14,9 @@ from rooflight.errors import BadInput
 from rooflight.files import load, write_atomically
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import USUAL, find, recognise_name
-from rooflight.profiles.joined_ranks import join
 from rooflight.ledger import Ledger
 from rooflight.prediction.resolve_devices import devices_of
+from rooflight.profiles.joined_ranks import join
 from rooflight.reporting.charts.bars import bars_chart, usual_amount
 from rooflight.reporting.charts.lines import batch_chart
 from rooflight.reporting.charts.region_times import course_chart, parts_chart
