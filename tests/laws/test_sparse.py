@@ -161,6 +161,16 @@ def test_a_matrix_that_the_step_makes_of_its_parts_keeps_their_number() -> None:
     assert op.cost.flops == 1600
 
 
+def test_a_result_that_is_given_is_written_once() -> None:
+    sparse, right, out = matrix(20, 30, 50, "coo"), torch.ones(30, 16), torch.empty(20, 16)
+    with pytest.raises(TraceFailed, match=r"aten::mm.out .* a sparse tensor"):
+        rooflight.estimate(lambda: torch.mm(sparse, right, out=out))
+    (op,) = products(rooflight.estimate(lambda: torch.mm(sparse, right, out=out), real_data=True))
+    (plain,) = products(rooflight.estimate(lambda: torch.mm(sparse, right), real_data=True))
+    assert op.cost is not None and plain.cost is not None
+    assert (op.cost.bytes_read, op.cost.bytes_written) == (plain.cost.bytes_read, plain.cost.bytes_written)
+
+
 def test_the_time_of_a_sparse_product_is_a_guess() -> None:
     """Products that were not timed make a step's tier `guessed`."""
     sparse, right = matrix(20, 30, 50, "coo"), torch.ones(30, 16)

@@ -78,10 +78,12 @@ def test_last_steps_gradients_do_not_count() -> None:
         model.zero_grad()
         model(x).sum().backward()
 
-    peaks = []
+    peaks, befores = [], []
     for _ in range(2):  # without a gradient before, and with one
         ledger = rooflight.measure(step, repeat=1)
         rows = next(row for row in ledger.measurements if row.scope == "step").quantities
         peaks.append(rows["peak_allocated_bytes"].value - rows["allocated_before_bytes"].value)
+        befores.append(rows["allocated_before_bytes"].value)
         step()
+    assert befores[1] == befores[0]  # the gradient is lent, and not there twice
     assert peaks[1] < 2**20  # the gradients' own size: one is freed before the other is made

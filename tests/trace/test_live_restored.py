@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 import rooflight
 from rooflight.errors import NotPutBack, RooflightError, TraceFailed
-from rooflight.trace import restoring, saved_state, tensor_values
+from rooflight.trace import restoring, saved_state, snapshot, tensor_values
 from rooflight.trace.snapshot import Snapshot as Reached
 from tests.trace.test_live_modules import Snapshot
 
@@ -419,6 +420,58 @@ def test_what_modules_share_is_saved_once() -> None:
     assert shared["lists"][3] == [3]
     # The lists once; of every module its attributes, class, state and 15 containers; of every weight its attributes.
     assert len(saved.restorers) < 50 + 2 + 21 * 20 + 40
+
+
+class Deep(nn.Module):
+    """What it holds besides comes before its layers in a walk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(4, 4))
+        self.graph = [[number] for number in range(100)]
+        self.second = nn.Sequential(nn.Sequential(nn.Linear(4, 4)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.second(self.first(x))
+        return y
+
+
+def test_weights_come_back_however_much_a_model_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "_MOST_OBJECTS", 20)
+    model = Deep()
+    before = Snapshot(model)
+    assert rooflight.estimate(model, X).ops
+    before.check(model)
+
+
+class Hostile:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+class NoAttributes:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise KeyError("none")
+
+
+def test_objects_that_refuse_to_be_looked_at_are_left_alone() -> None:
+    model = Net()
+    dead = weakref.proxy(Hostile())
+    for name, held in (("a", Hostile()), ("b", NoAttributes()), ("c", Mock(spec=nn.Module)), ("d", dead)):
+        model.__dict__[name] = held
+    model.unused = [nn.LazyLinear(3)]  # type: ignore[assignment]
+    attributes = dict(model.__dict__)
+    assert rooflight.estimate(model, X).ops
+    assert all(model.__dict__[name] is held for name, held in attributes.items())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_model_in_a_step() -> None:
+    scripted = torch.jit.script(nn.Linear(4, 4))
+    ledger = rooflight.estimate(lambda: scripted(X).sum().backward())
+    assert any(op.name == "aten::addmm" for op in ledger.ops)
+    assert scripted.weight.grad is None
 
 
 def test_tensors_without_memory_of_their_own_are_no_hindrance() -> None:

@@ -104,8 +104,9 @@ def sparse_product(op: Op) -> Work:
     left, right = (op.tensors(name) for name in names)
     parts, (dense,) = (left, right) if len(right) == 1 else (right, left)
     summed = dense.shape[0 if parts is left else -1]
-    addends = () if op.args.get("beta") == 0 else op.args.keys() - set(names)
-    moved = sum(tensor.nbytes for tensor in (*parts, *(one for name in addends for one in op.tensors(name))))
+    others = () if op.args.get("beta") == 0 else op.args.keys() - {*names, "out"}
+    addends = [tensor for name in others for tensor in op.tensors(name) if tensor != dense]
+    moved = sum(tensor.nbytes for tensor in (*parts, *addends))
     where = {"z": parts[-1].numel, "K": summed, "N": dense.numel // max(summed, 1), "e": dense.itemsize, "s": moved}
     return _product("z * N", where, of=dense, reads="min(z, K) * N * e + s")
 

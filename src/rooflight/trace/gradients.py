@@ -21,6 +21,8 @@ class LentGradient:
         self._owner = owner
         self.gradient = owner.grad
         """Its values are saved apart."""
+        self._is_alone = self.gradient is not None and has_memory(self.gradient) and _owns_its_memory(self.gradient)
+        """Asked before other code of rooflight refers to its memory."""
         self._nbytes: int | None = None
 
     def lend(self) -> None:
@@ -30,7 +32,7 @@ class LentGradient:
             return
         if not has_memory(gradient):
             self._owner.grad = gradient.detach().clone()
-        elif _owns_its_memory(gradient):
+        elif self._is_alone:
             with torch.no_grad():
                 self._owner.grad = gradient.clone()
             storage = gradient.untyped_storage()

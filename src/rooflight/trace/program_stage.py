@@ -37,7 +37,7 @@ from rooflight.trace.precision import math_modes
 from rooflight.trace.program import ProgramRecorder
 from rooflight.trace.program_modules import WRAPPERS, ProgramTracker, learns, named_as_known
 from rooflight.trace.recorder import Observer
-from rooflight.trace.saved_state import SavedState
+from rooflight.trace.saved_state import SavedState, refuse_lazy
 from rooflight.trace.snapshot import Snapshot
 from rooflight.trace.stage import Recording, set_apart
 from rooflight.trace.stand_ins import StandIns
@@ -172,7 +172,8 @@ class ProgramStage:
     def settle(self) -> None:
         """Take what there is now as the beginning: the first run has made the optimizer's state."""
         if self.repeatable:
-            now = Snapshot.of_call(self.step, *self.arguments)
+            known = *self.reach.modules.items(), *(("", optimizer) for optimizer in self.reach.optimizers)
+            now = Snapshot.of_call(self.step, *self.arguments, *known)
             now.modules, now.optimizers = self.reach.modules, self.reach.optimizers
             self.reach = now
             self._kept = SavedState(now, on=self.options.on, again=True)
@@ -349,6 +350,7 @@ def staged_program(
     target = parse_target(options.target)
     runs = options.on in ("cpu", "cuda")
     reach = Snapshot.of_call(step, args, kwargs, on_data=runs)
+    refuse_lazy(reach.modules.values())
     device = options.on if runs else reach.device.type
     several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     if not runs and (sharded := _sharded(reach)):

@@ -71,7 +71,7 @@ def _signals_deferred() -> Iterator[None]:
                     signal.signal(number, lambda *received: pending.append(received))
         yield
     finally:
-        for deferred, handler in handlers.items():
+        for deferred, handler in reversed(handlers.items()):  # Ctrl-C's comes late
             signal.signal(deferred, handler)
         for received in pending:
             handlers[received[0]](*received)
@@ -105,12 +105,15 @@ def kind_of(value: object) -> type | None:
 
 def contents(container: Any) -> tuple[Any, ...]:
     """Return the items of a dict, or the elements of another container, in order."""
-    return tuple(CONTAINERS[kind_of(container) or dict][0](container))
+    kind = kind_of(container)
+    assert kind is not None, type(container)
+    return tuple(CONTAINERS[kind][0](container))
 
 
 def refill(container: Any, before: tuple[Any, ...]) -> None:
     """Put these contents into the container unless it still holds the same objects."""
-    kind, now = kind_of(container) or dict, contents(container)
+    kind, now = kind_of(container), contents(container)
+    assert kind is not None
     if issubclass(kind, dict):
         same = all(a is c and b is d for (a, b), (c, d) in zip(now, before, strict=False))
     else:

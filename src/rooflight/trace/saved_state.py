@@ -36,9 +36,9 @@ class SavedState:
         models = reached.modules.values()
         parameters = [tensor for model in models for tensor in model.parameters()]
         parameters += [tensor for one in reached.optimizers for group in one.param_groups for tensor in group["params"]]
-        buffers = [tensor for model in models for tensor in model.buffers()]
+        parameters = [tensor for tensor in parameters if not is_lazy(tensor)]
+        buffers = [tensor for model in models for tensor in model.buffers() if not is_lazy(tensor)]
         states = [tensor for optimizer in reached.optimizers for tensor in optimizer_tensors(optimizer)]
-        refuse_lazy([*parameters, *buffers])
         others = [tensor for tensor in reached.tensors if not is_lazy(tensor)]
         tensors = _once([*parameters, *buffers, *states, *others])
         kind = CopiedGradient if again else LentGradient
@@ -95,9 +95,9 @@ def want_gradient(tensor: torch.Tensor, requires_grad: bool) -> None:
         tensor.requires_grad_(requires_grad)
 
 
-def refuse_lazy(tensors: Iterable[torch.Tensor]) -> None:
+def refuse_lazy(models: Iterable[nn.Module]) -> None:
     """Raise if a tensor has no shape before its module runs for the first time."""
-    if any(is_lazy(tensor) for tensor in tensors):
+    if any(is_lazy(tensor) for model in models for tensor in (*model.parameters(), *model.buffers())):
         raise TraceFailed(
             "lazy-parameters", "the model has lazy parameters without a shape: run it once on a real input first"
         )
@@ -123,6 +123,7 @@ def borrowed(
         raise TraceFailed(
             "scripted-model", "the model is scripted, so its calls cannot be followed: pass the module it was made from"
         )
+    refuse_lazy(models)
     roots = [*(("", model) for model in models), ("", optimizer)]
     reached = Snapshot(*roots, on_data=on in ("cpu", "cuda"), modules_only=on in ("cpu", "cuda"))
     state = SavedState(reached, on=on, most_bytes=_MOST_BYTES)

@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -32,7 +31,6 @@ from torch import nn
 
 from rooflight.trace.restoring import (
     ABSENT,
-    CONTAINERS,
     DEFINITIONS,
     STATE,
     Restorer,
@@ -82,7 +80,7 @@ _ATOMS = (
 )
 _DATA = (torch.utils.data.DataLoader, torch.utils.data.Dataset)
 """The walk saves their attributes and stops: a data set may fill the memory."""
-_OF_MODULES = (torch.Tensor, nn.Module, torch.optim.Optimizer, tuple)
+_OF_MODULES = (torch.Tensor, torch.optim.Optimizer, tuple)
 _CACHE = type(functools.cache(lambda: None))
 _LIBRARIES = (
     "site-packages",
@@ -128,18 +126,24 @@ class Snapshot:
         """Parameters and buffers are restored first: the rest can be made again."""
         self._others: list[Restorer] = []
         self._seen: dict[int, Any] = {}
-        self._owned: set[int] = set()
-        """Ids of what only a module or a class leads to. An iterator there is a leftover of a trainer."""
-        self._queue: deque[tuple[str, Any]] = deque(roots)
+        self._owned = False
+        """Does a module or a class lead to what is visited? An iterator there is a leftover of a trainer."""
+        self._queue: deque[tuple[str, Any, bool]] = deque((*root, False) for root in roots)
         self._walk()
 
     @classmethod
     def of_call(
-        cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: bool
+        cls,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *more: tuple[str, object],
+        **options: bool,
     ) -> Snapshot:
+        """`more`: further roots."""
         names = _parameter_names(function)
         given = [(names[place] if place < len(names) else "", value) for place, value in enumerate(args)]
-        return cls(("", function), *given, *kwargs.items(), **options)
+        return cls(("", function), *given, *kwargs.items(), *more, **options)
 
     @classmethod
     def of_frame(cls, frame: FrameType) -> Snapshot:
@@ -168,59 +172,62 @@ class Snapshot:
             if len(self._seen) >= _MOST_OBJECTS:
                 self.is_complete = False
                 break
-            name, value = self._queue.popleft()
-            if isinstance(value, _ATOMS) or id(value) in self._seen:
+            name, value, owned = self._queue.popleft()
+            if issubclass(type(value), _ATOMS) or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value
-            queued = len(self._queue)
-            self._visit(name, value)
-            if isinstance(value, (nn.Module, type)) or id(value) in self._owned:
-                self._owned.update(id(held) for _, held in islice(self._queue, queued, None))
+            self._owned = owned or issubclass(type(value), (nn.Module, type))
+            if issubclass(type(value), nn.Module):
+                self._model(name, value)
+            else:
+                with suppress(Exception):  # an object that raises when it is looked at is not followed
+                    self._visit(name, value)
         children = {id(child) for _, module in self._found for child in module._modules.values()}
         for name, module in self._found:
             if id(module) not in children:
                 self.modules[_unused(name or snake_case(type(module).__name__), self.modules)] = module
 
+    def _follow(self, *items: tuple[str, Any]) -> None:
+        self._queue.extend((*item, self._owned) for item in items)
+
     def _visit(self, name: str, value: Any) -> None:
-        if self._modules_only and not isinstance(value, _OF_MODULES) and kind_of(value) is None:
+        kind = type(value)  # a mock claims to be an instance of whatever it replaces
+        if self._modules_only and not issubclass(kind, _OF_MODULES) and kind_of(value) is None:
             return
-        if isinstance(value, torch.Tensor):
-            with suppress(RuntimeError):  # a subclass whose `__torch_function__` refuses everything
-                self._tensor(value)
-                self.tensors.append(value)
-        elif isinstance(value, nn.Module):
-            self._module(name, value)
-        elif isinstance(value, torch.optim.Optimizer):
+        if issubclass(kind, torch.Tensor):
+            self._tensor(value)
+            self.tensors.append(value)
+        elif issubclass(kind, torch.optim.Optimizer):
             self.optimizers.append(value)
             self._attributes(value)
-        elif isinstance(value, _DATA):
+        elif issubclass(kind, _DATA):
             self._container("an attribute", value.__dict__)
-        elif isinstance(value, (torch.Generator, random.Random)) or _is_of_numpy(value, "Generator", "RandomState"):
+        elif issubclass(kind, (torch.Generator, random.Random)) or _is_of_numpy(value, "Generator", "RandomState"):
             self._save("a random generator", *generator_state(value))
-        elif issubclass(type(value), tuple):
+        elif issubclass(kind, tuple):
             self._members(name, tuple(tuple.__iter__(value)))
         elif kind_of(value) is not None:
             self._container(name, value)
             self._items(name, value)
-        elif isinstance(value, functools.partial):
-            self._queue.extend(((name, value.func), ("", value.args), ("", value.keywords)))
-        elif isinstance(value, types.MethodType):
-            self._queue.extend(((name, value.__self__), (name, value.__func__)))
-        elif isinstance(value, types.FunctionType):
+        elif issubclass(kind, functools.partial):
+            self._follow((name, value.func), ("", value.args), ("", value.keywords))
+        elif issubclass(kind, types.MethodType):
+            self._follow((name, value.__self__), (name, value.__func__))
+        elif issubclass(kind, types.FunctionType):
             self._function(value)
-        elif isinstance(value, _CACHE):
+        elif issubclass(kind, _CACHE):
             if not self._on_data:
                 self._save("a cache", clear_cache, value, value.cache_info().misses)
-            self._queue.append((name, value.__wrapped__))
-        elif isinstance(value, (type, types.ModuleType)):
+            self._follow((name, value.__wrapped__))
+        elif issubclass(kind, (type, types.ModuleType)):
             self._definition(value)
-        elif isinstance(value, (bytearray, array.array)) or _is_of_numpy(value, "ndarray"):
+        elif issubclass(kind, (bytearray, array.array)) or _is_of_numpy(value, "ndarray"):
             self._buffer(value)
-        elif hasattr(type(value), "__next__"):
-            if isinstance(value, types.GeneratorType) and value.gi_frame is not None:
-                self._queue.extend(value.gi_frame.f_locals.items())
-            if id(value) not in self._owned:
-                self.once.append(name or type(value).__name__)
+        elif hasattr(kind, "__next__"):
+            if issubclass(kind, types.GeneratorType) and value.gi_frame is not None:
+                self._follow(*value.gi_frame.f_locals.items())
+            if not self._owned:
+                self.once.append(name or kind.__name__)
         else:
             self._attributes(value)
 
@@ -236,13 +243,13 @@ class Snapshot:
 
     def _items(self, name: str, value: Any) -> None:
         if issubclass(type(value), dict):
-            self._queue.extend((key if isinstance(key, str) else name, held) for key, held in contents(value))
+            self._follow(*((key if isinstance(key, str) else name, held) for key, held in contents(value)))
         else:
             self._members(name, contents(value))
 
     def _members(self, name: str, held: tuple[Any, ...]) -> None:
         several = len(held) > 1
-        self._queue.extend((f"{name}.{place}" if several else name, member) for place, member in enumerate(held))
+        self._follow(*((f"{name}.{place}" if several else name, member) for place, member in enumerate(held)))
 
     def _attributes(self, value: Any) -> None:
         attributes = _value(partial(object.__getattribute__, value, "__dict__"))  # past a __getattr__
@@ -250,55 +257,66 @@ class Snapshot:
             self._seen[id(attributes)] = attributes
             self._container("an attribute", attributes)
             self._items("", attributes)
+        self._slots(value)
+
+    def _slots(self, value: Any) -> None:
         for kind in type(value).__mro__:
             for key, descriptor in tuple(vars(kind).items()) if "__slots__" in vars(kind) else ():
                 if isinstance(descriptor, types.MemberDescriptorType):
                     held = _value(partial(descriptor.__get__, value))
                     self._save(f"the slot {key}", set_slot, descriptor, value, held)
-                    self._queue.append((key, held))
-        self._queue.append(("", type(value)))  # for the names in its code
+                    self._follow((key, held))
+        self._follow(("", type(value)))  # for the names in its code
 
-    def _module(self, name: str, module: nn.Module) -> None:
-        self._found.append((name, module))
+    def _model(self, name: str, model: nn.Module) -> None:
+        """All modules of it at once: however much the walk still finds, no parameter may be missed."""
+        for module in model.modules():
+            if module is not model and id(module) in self._seen:
+                continue
+            self._seen[id(module)] = module
+            self._found.append((name, module))
+            for state in (module._parameters, module._buffers):
+                if kind_of(state) is not None:  # of a scripted module it is a view into C++
+                    self._seen[id(state)] = state
+                    self._state.append(("parameters and buffers", partial(refill, state, contents(state))))
+            with suppress(Exception):
+                self._module(module)
+
+    def _module(self, module: nn.Module) -> None:
         self._save("the class of a module", set_class, module, type(module))
-        for state in (module._parameters, module._buffers):
-            self._seen[id(state)] = state
-            if self._saves:
-                self._state.append(("parameters and buffers", partial(refill, state, contents(state))))
-            for tensor in state.values():
-                if tensor is not None:
-                    self._tensor(tensor)
         attributes = contents(module.__dict__)
         if self._but_tensors:
             attributes = tuple(item for item in attributes if item[0] in STATE or not holds_tensors(item[1]))
         self.containers.append(module.__dict__)
         kind = type(module).__name__
         self._save(f"the attributes of a {kind}", set_attributes, module, attributes, self._but_tensors)
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None:
+                self._tensor(tensor)
         for key, held in attributes:
-            if isinstance(held, _ATOMS) or id(held) in self._seen:
+            if issubclass(type(held), _ATOMS) or id(held) in self._seen:
                 continue
-            if type(held) in CONTAINERS and not held:  # most are hooks that are not set
-                self._seen[id(held)] = held
-                self._container(key, held)
-            elif kind_of(held) is not None:
-                self._seen[id(held)] = held
-                self._container(f"{kind}.{key}", held)
-                self._items(key, held)
-            else:
-                self._queue.append((key, held))
-        self._queue.append(("", type(module)))
+            if kind_of(held) is None:
+                self._follow((key, held))
+                continue
+            self._seen[id(held)] = held
+            self._container(f"{kind}.{key}", held)
+            self._items(key, held)
+        self._slots(module)
 
     def _tensor(self, tensor: torch.Tensor) -> None:
         """What the program has set on it, and what its hooks hold."""
         if self._modules_only or id(tensor.__dict__) in self._seen:
             return
+        saved = tensor_attributes(tensor)
         self._seen[id(tensor.__dict__)] = tensor.__dict__
         self.containers.append(tensor.__dict__)
-        saved = tensor_attributes(tensor)
         self._save("an attribute or hook of a tensor", set_tensor_attributes, tensor, saved)
-        self._queue.extend((str(name), held) for _, items in saved for name, held in items)
+        self._follow(*((str(name), held) for _, items in saved for name, held in items))
 
     def _buffer(self, value: Any) -> None:
+        if not self._saves:
+            return
         of_numpy = not isinstance(value, (bytearray, array.array))
         size = value.nbytes if of_numpy else len(value) * getattr(value, "itemsize", 1)
         if size <= _MOST_ARRAY_BYTES and (not of_numpy or value.flags.writeable):
@@ -312,26 +330,25 @@ class Snapshot:
             return
         self._save("the attributes of a class", set_class_attributes, owner, dict(vars(owner)))
         if isinstance(owner, type):
-            self._queue.extend(("", base) for base in owner.__mro__[1:])
+            self._follow(*(("", base) for base in owner.__mro__[1:]))
         for key, held in tuple(vars(owner).items()):
             plain = _function_of(held)
             if isinstance(owner, type) or not isinstance(plain, DEFINITIONS):
-                self._queue.append((key, plain))
+                self._follow((key, plain))
 
     def _function(self, function: types.FunctionType) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             held = _value(partial(getattr, cell, "cell_contents"))
             self._save(f"the variable {name}", set_cell, cell, held)
-            self._queue.append((name, held))
-        self._queue.extend(("", value) for value in function.__defaults__ or ())
-        self._queue.extend((function.__kwdefaults__ or {}).items())
+            self._follow((name, held))
+        self._follow(*(("", value) for value in function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items())
         if any(part in function.__code__.co_filename for part in _LIBRARIES):
             return
-        self._queue.append(("", function.__dict__))
+        self._follow(("", function.__dict__))
         for name in sorted(set(_names(function.__code__))):
             value = function.__globals__.get(name, ABSENT)
             self._save(f"the name {name}", set_global, function.__globals__, name, value)
-            self._queue.append((name, value))
+            self._follow((name, value))
 
 
 # --- names and code --------------------------------------------------------------------------------------------------

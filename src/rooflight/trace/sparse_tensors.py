@@ -53,7 +53,7 @@ def result_without_data(func: Any, args: tuple[Any, ...]) -> Any:
     packet = func.overloadpacket
     if packet in _ASKED:
         return func(*args)
-    if packet not in _KERNELS or sum(map(is_sparse, args)) > 1:
+    if packet not in _KERNELS or sum(map(is_sparse, args)) > 1 or func._overloadname == "out":
         raise _refusal(func)
     return _KERNELS[packet](*args)
 

@@ -275,9 +275,12 @@ class Stage:
         self.put_choices_back()
 
 
+_NUMBERS = (int, float, str, NoneType)
+
+
 def _plain_attributes(module: nn.Module) -> dict[str, Any]:
     """What a model counts with; quickly, since this is done before every recording."""
-    return {name: value for name, value in module.__dict__.items() if isinstance(value, (int, float, str, NoneType))}
+    return {name: value for name, value in module.__dict__.items() if issubclass(type(value), _NUMBERS)}
 
 
 def _input_tensors(arguments: tuple[Any, Any]) -> list[torch.Tensor]:

@@ -127,7 +127,6 @@ class _Block:
                 raise RuntimeError("changed in place, and too large to have been kept")
         elif everything or not self._is_tracked or now._version != self._version:
             self.memory().copy_(as_tensor(self.copy))
-            self._version = now._version
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -154,7 +153,7 @@ class RandomState:
     def restore(self) -> None:
         random.setstate(self._python)
         torch.set_rng_state(as_tensor(self._torch))
-        if self._cuda:
-            torch.cuda.set_rng_state_all([as_tensor(state) for state in self._cuda])
         if self._numpy is not None:
             self._numpy.set_state(self._of_numpy)
+        if self._cuda:
+            torch.cuda.set_rng_state_all([as_tensor(state) for state in self._cuda])
