@@ -361,7 +361,7 @@ def test_a_print_on_the_line_of_a_row_is_refused_with_its_line(print_: str, tmp_
     "print_",
     ["", "accuracy: 98%", '"quoted" says the program', '{"loss":"0.25","epoch":"1"}', 'INFO {"a":"b","c":["d","e"]}', "{",
      '  "model": "resnet",', '  "layer": "conv2"', '  "conv2"', "}", '  File "/home/me/main.py", line 3, in <module>', "1,2,3",
-     "==PROF== Profiling \"k\" - 0: 0%....100% - 3 passes", "1 \r 50%|#####", "['a', 'b']", "12", "saved to \"out.pt\""],
+     "Processing batch 3", "Generating samples ...", "==PROF== Profiling \"k\" - 0: 0%....100% - 3 passes", "1 \r 50%|#####", "['a', 'b']", "12", "saved to \"out.pt\""],
 )  # fmt: skip
 def test_prints_between_the_rows_are_passed_over(print_: str, tmp_path: Path, tf32: Ledger) -> None:
     for text in (real(TF32), details_page(real(TF32))):

@@ -202,7 +202,7 @@ def _delimited(source: LogText) -> Iterator[LogTable]:
             continue
         elif not line.strip():
             ended = bool(table.rows) and not table.format.begins
-        elif _NEXT_REPORT.match(line):
+        elif _NEXT_REPORT.match(line) and not table.format.begins:
             table = None
         else:
             cells = cells_of(line) or []
