@@ -94,6 +94,7 @@ def test_a_trace(tmp_path: Path) -> None:
     [
         (BOX.replace("|           4,160 |", "|           4,soon|"), "line 4: Total Time is '4,soon'"),
         (BOX.replace("         2 |", "         0 |"), "line 4: '0' is no number of calls"),
+        (BOX.replace("         2 |", "       2.5 |"), "line 4: '2.5' is no number of calls"),
         (COLUMN[: COLUMN.index("scale(") - 20], "line 15: the cells of this row do not stand below their columns"),
         (COLUMN.replace("     99.9  ", "     99.9       1"), "line 14: the cells of this row do not stand"),
         ("\n".join(BOX.splitlines()[:3]), "a header and no rows"),

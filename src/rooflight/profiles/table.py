@@ -173,9 +173,12 @@ class LogRow:
 
     def calls(self) -> int:
         """How many launches the row stands for; 1 where it does not say."""
-        digits = re.sub(r"[.,\s'’]", "", self["calls"] or "1")
-        if not re.fullmatch(r"\d{1,9}", digits) or not int(digits):
-            raise self.bad(f"{shown(self['calls'])} is no number of calls that rooflight can import")
+        text = self["calls"] or "1"
+        # Programs print for programs without marks: there `2.500` is no whole number.
+        grouped = r"|\d{1,3}(?:[.,\s'’]\d{3}){1,2}" if self.table.style is ENGLISH or self.table.format.numbers else ""
+        digits = re.sub(r"\D", "", text)
+        if not re.fullmatch(rf"\d{{1,9}}{grouped}", text) or not int(digits):
+            raise self.bad(f"{shown(text)} is no number of calls that rooflight can import")
         return int(digits)
 
 
