@@ -162,6 +162,7 @@ def test_a_table_of_times(table: str, expected: list[float], tmp_path: Path) -> 
         ("kernel,calls,time_us\ngemm,2.500,10\n", "line 2: '2.500' is no number of calls"),
         ("kernel,calls,time_us\ngemm,2,soon\n", "line 2: time_us is 'soon'"),
         ("kernel,calls,time_us\ngemm,2\n", "line 2: 2 cells where the header has 3"),
+        ("kernel,calls,time_us\ngemm,2,10\nkernel,calls,time_us\ngemm,2,10\n", "line 3: a second header"),
         ("kernel,calls,time_us\n", "line 1: the table of kernels has a header and no rows"),
         ("kernel,calls,time\ngemm,2,10\n", "is no log that rooflight knows"),  # of no unit
     ],

@@ -71,6 +71,18 @@ def test_a_summary_as_it_is_pasted(tmp_path: Path) -> None:
     assert any("no single one is known" in note for note in note_texts(ledger.header.notes))
 
 
+def test_of_two_reports_of_the_same_launches_the_first_counts(tmp_path: Path) -> None:
+    """`nsys stats` prints cuda_gpu_kern_sum, and the same kernels by grid and block in cuda_gpu_kern_gb_sum."""
+    sums = "Time (%),Total Time (ns),Instances,Name\n100.0,4160,2,scale\n"
+    by_grid = (
+        "Time (%),Total Time (ns),Instances,GridXYZ,BlockXYZ,Name\n100.0,4160,2,  16    1    1, 256    1    1,scale\n"
+    )
+    head = "Processing [run.sqlite] with [reports/cuda_gpu_kern_gb_sum.py]...\n"
+    for text in (BOX + BOX, sums + "\n" + by_grid, sums + head + by_grid, sums + "\n" + head + sums):
+        (kernel,) = read(written(tmp_path, text)).kernels
+        assert (kernel.calls, kernel.time_s) == (2, 4.16e-6)
+
+
 def test_a_box(tmp_path: Path) -> None:
     (kernel,) = read(written(tmp_path, BOX)).kernels
     assert (kernel.name, kernel.calls, kernel.time_s) == ("scale(float *, int)", 2, 4.16e-6)

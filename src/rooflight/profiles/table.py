@@ -183,12 +183,14 @@ class LogRow:
 
 
 def tables(source: LogText) -> list[LogTable]:
-    """All tables of the format that stands first in `formats.toml`, of those that the log has."""
+    """Return the tables of the format that stands first in `formats.toml`. Of sums by kernel the first alone: nsys
+    prints the same launches in several reports."""
     present = [*_delimited(source), *_ruled(source), *_by_lines(source)]
     if not present:
         return []
     first = min(formats().index(table.format) for table in present)
-    return [table for table in present if table.format.about == formats()[first].about]
+    found = [table for table in present if table.format.about == formats()[first].about]
+    return found[:1] if found[0].format.row == "kernel" else found
 
 
 # --- delimited tables ---
@@ -199,6 +201,8 @@ def _delimited(source: LogText) -> Iterator[LogTable]:
     ended = False
     for number, line in source.numbered():
         if (opened := _header(source, number, line, first=table is None)) is not None:
+            if table is not None and table.format.row == "kernel" and not ended:
+                raise source.torn(number, "a second header among the rows")
             table, ended = opened, False
             yield opened
         elif table is None or _MESSAGE.match(line):
