@@ -349,6 +349,17 @@ def test_a_row_that_lost_its_beginning_is_refused_with_its_line(lost: int, tmp_p
     assert "line 8" in (message := refusal(tmp_path, "\n".join(lines))) and "not whole" in message
 
 
+@pytest.mark.parametrize("log", [real(TF32), details_page(real(TF32))], ids=["raw", "details"])
+def test_a_row_that_lost_its_quotes_or_its_process_is_refused(log: str, tmp_path: Path) -> None:
+    lines = log.splitlines()
+    row = lines[-1]
+    message = refusal(tmp_path, "\n".join([*lines[:-1], row.replace('"', ""), row]))
+    assert f"line {len(lines)}: " in message and "the file is not whole" in message
+    number, process, rest = row.split(",", 2)
+    for cells, said in (((number, '"nan"'), "process is 'nan'"), (('"x"', process), "id is 'x'")):
+        assert f"line {len(lines)}: {said}" in refusal(tmp_path, "\n".join([*lines[:-1], ",".join([*cells, rest])]))
+
+
 @pytest.mark.parametrize("print_", ["x", "epoch 1", "[progress] ", "\r 50%|#####", '{"loss": 0.25}', "1"])
 def test_a_print_on_the_line_of_a_row_is_refused_with_its_line(print_: str, tmp_path: Path) -> None:
     lines = real(TF32).splitlines()

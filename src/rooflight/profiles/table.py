@@ -33,6 +33,7 @@ _NAMES = re.compile("kernel|name", re.IGNORECASE)
 _CONSOLE = ["Metric Name", "Metric Unit", "Metric Value"]
 _LAST_CELL = re.compile(r',?"(?:[^"]|"")*"')
 _PIECE = re.compile(r'",["\d]')
+_UNQUOTED = re.compile(r"\d+,.+,\(\d+, \d+, \d+\),\(\d+, \d+, \d+\),")
 _EMPTY_LINE = "an empty line above"
 _PRINTED_INTO = "this is a piece of a row, or a program printed into it (--log-file keeps the two apart)"
 _RULE = re.compile(r"\s*\+?-{2,}(?:[ +]{1,3}-{2,}){2,}\+?\s*")
@@ -227,7 +228,7 @@ def _delimited(source: LogText) -> Iterator[LogTable]:
 
 def _is_piece(line: str) -> bool:
     """Can the line be what is left of a quoted row? A row ends in a quote, the JSON of a program in a bracket."""
-    if re.match(r'"\d*"', line) or (line.endswith('"') and line.count('"') % 2):
+    if re.match(r'"\d*"', line) or _UNQUOTED.match(line) or (line.endswith('"') and line.count('"') % 2):
         return True
     return _LAST_CELL.fullmatch(line) is not None or (
         _PIECE.search(line) is not None and not line.rstrip().endswith(("}", "]"))

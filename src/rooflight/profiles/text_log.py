@@ -95,6 +95,9 @@ def _launches(tables: Sequence[LogTable]) -> dict[Hashable, _Logged]:
         for row in rows:
             if not row["kernel"]:
                 raise row.bad("a row without a kernel's name")
+            for role in {"id", "process"} & table.places.keys():
+                if not re.fullmatch(r"\d{1,18}", row[role]):
+                    raise row.bad(f"{role} is {shown(row[role])}, no number")
             key = (where, *(row[role] for role in form.key)) if form.row == "metric" else (where, row.line)
             logged = launches.setdefault(key, _Logged(row, row.calls()))
             if form.row == "metric" and row["metric"]:
