@@ -81,6 +81,8 @@ def test_of_two_reports_of_the_same_launches_the_first_counts(tmp_path: Path) ->
     for text in (BOX + BOX, sums + "\n" + by_grid, sums + head + by_grid, sums + "\n" + head + sums):
         (kernel,) = read(written(tmp_path, text)).kernels
         assert (kernel.calls, kernel.time_s) == (2, 4.16e-6)
+    (kernel,) = read(written(tmp_path, by_grid)).kernels
+    assert (kernel.grid, kernel.block) == ((16, 1, 1), (256, 1, 1))
 
 
 def test_a_box(tmp_path: Path) -> None:
