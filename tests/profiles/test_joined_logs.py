@@ -163,6 +163,7 @@ def test_a_table_of_times(table: str, expected: list[float], tmp_path: Path) -> 
         ("kernel,calls,time_us\ngemm,2,soon\n", "line 2: time_us is 'soon'"),
         ("kernel,calls,time_us\ngemm,2\n", "line 2: 2 cells where the header has 3"),
         ("kernel,calls,time_us\ngemm,2,10\nkernel,calls,time_us\ngemm,2,10\n", "line 3: a second header"),
+        ("kernel,time_us,calls\na,10,2\n\nb,2.5,1\n", "line 4: an empty line above"),
         ("kernel,calls,time_us\n", "line 1: the table of kernels has a header and no rows"),
         ("kernel,calls,time\ngemm,2,10\n", "is no log that rooflight knows"),  # of no unit
     ],
