@@ -104,6 +104,9 @@ def test_a_log_without_its_end(tmp_path: Path) -> None:
         read_text(tmp_path, SECTIONS[: SECTIONS.index("DRAM Throughput")])
     with pytest.raises(BadFile, match=r"is no log that rooflight knows|no table of kernels"):
         read_text(tmp_path, SECTIONS[: SECTIONS.index("    Section")])
+    for length in (3, 20, 70):
+        with pytest.raises(BadFile, match=r"line 26: the heading of a kernel has no line end: the file is not whole"):
+            read_text(tmp_path, SECTIONS + "\n" + SECTIONS.splitlines()[2][:length])
     with pytest.raises(BadFile, match=r"line 11: Duration is 'soon'"):
         read_text(tmp_path, SECTIONS.replace("  6.07", "  soon"))
 

@@ -271,6 +271,8 @@ def _ruled(source: LogText) -> Iterator[LogTable]:
                 yield table
         elif number > end and ", " in line and (match := re.fullmatch(console.context[0], line)) is not None:
             heading = {"line": str(number), **{role: text for role, text in match.groupdict().items() if text}}
+    if heading and re.match(r"  \S", source.lines[-1]):
+        raise source.torn(len(source.lines), "the heading of a kernel has no line end", again="record")
 
 
 def _ruled_table(source: LogText, rule: int, heading: dict[str, str], console: Format) -> tuple[LogTable | None, int]:
