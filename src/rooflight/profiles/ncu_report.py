@@ -102,7 +102,7 @@ def _raw_page(actions: Sequence[Any], name: str) -> LogTable:
             "capability": ".".join(texts.get(f"{_CAPABILITY}_{part}", "") for part in ("major", "minor")).strip("."),
             "label": "/".join(label for domain in domains for label in domain.push_pop_ranges()),
         }
-        table.rows.append(LogRow(table, number, ["", *(texts.get(name, "") for name in units)], context))
+        table.rows.append(LogRow(table, number, [str(number - 2), *(texts.get(name, "") for name in units)], context))
     return table
 
 

@@ -28,7 +28,7 @@ _TIMES = frozenset({"start", "end", "time", "total", "mean"})
 _DATA = re.compile(r'\s*"?-?\d')
 _MESSAGE = re.compile(r"==|(NOTICE|WARNING|ERROR|FATAL ERROR|SKIPPED): ")
 _NEXT_REPORT = re.compile(r"(Processing|Generating)\b")
-_DATA_CELL = re.compile(r',"?-?\d')
+_DATA_CELL = re.compile(r'(?:^\s*|,)"?-?\d')
 _NAMES = re.compile("kernel|name", re.IGNORECASE)
 _CONSOLE = ["Metric Name", "Metric Unit", "Metric Value"]
 _LAST_CELL = re.compile(r',?"(?:[^"]|"")*"')
@@ -219,7 +219,7 @@ def _delimited(source: LogText) -> Iterator[LogTable]:
                 if number == len(source.lines) and table.format.row != "kernel" and not line.endswith('"'):
                     raise source.torn(number, "the last row has no line end")
                 table.rows.append(LogRow(table, number, cells))
-            elif _is_piece(line) if table.format.begins else not ended or (fits and (_DATA.match(line) or _DATA_CELL.search(line))):
+            elif _is_piece(line) if table.format.begins else not ended or (fits and _DATA_CELL.search(line)):
                 counts = f"{len(cells)} cells where the header has {len(table.header)}"
                 raise source.torn(number, counts if cells and not fits else _EMPTY_LINE if ended else _PRINTED_INTO)
             elif not table.format.begins:
