@@ -62,6 +62,7 @@ def modelled(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def fitted(rows: list[tuple[KernelWork, float]]) -> list[KernelRate]:
     kinds = sorted({work.kind for work, _ in rows})
+    assert TOO_SLOW.keys() <= set(kinds), f"no kernel is of a kind that is left out: {TOO_SLOW.keys() - set(kinds)}"
     makes = sorted({(work.kind, work.make) for work, _ in rows})
     of_kind = torch.tensor([kinds.index(work.kind) for work, _ in rows])
     place = {make: n for n, make in enumerate(makes)}
