@@ -12,10 +12,10 @@ from rooflight.analysis.memory_causes import CONTEXT, FRAGMENTATION, LIBRARIES, 
 from rooflight.analysis.sweeps.pieces import COPIES
 from rooflight.analysis.time_causes import explain_time
 from rooflight.analysis.traffic_causes import (
-    DIRTY,
     EARLIER,
     HITS,
     LATER,
+    MOST_DIRTY,
     PASSES,
     REREAD,
     explain_traffic,
@@ -78,7 +78,7 @@ def test_what_the_next_op_reads_lies_in_the_l2():
 def test_of_what_is_larger_than_the_l2_only_its_end_waits():
     """200 MB a tensor: of y half of the L2 waits to be written back, less what its sets give up by chance, and its
     beginning, which is read first, is gone."""
-    waiting = DIRTY * recognise_name("NVIDIA H200").l2_bytes.value
+    waiting = MOST_DIRTY * recognise_name("NVIDIA H200").l2_bytes.value
     first, second, third = explain_traffic(chain(200 * MB))
     assert by_name(first)[EARLIER] == pytest.approx(200 * MB - waiting, abs=8 * MB)
     assert by_name(second).get(HITS, 0) > -0.1 * MB

@@ -32,9 +32,11 @@ REREAD = "re-reads"
 
 USABLE = 0.8
 """Part of the L2 that keeps what a step will use again."""
-DIRTY = 0.5
-"""Part of the L2 in which what was written waits: the oldest of more than that is written back, and stays to be read.
-Both were fitted on training steps of random networks (0.8 and 0.4), and this one raised for inference (docs/why.md)."""
+DIRTY = 0.4
+"""Part of the L2 in which written bytes wait: the oldest of more is written back, and stays to be read. Both parts were
+fitted on steps of random networks (benchmarks/h200/random_nets.py)."""
+MOST_DIRTY = 0.5
+"""As much may wait: a cause names only the bytes that are written back even then. docs/why.md has the reason."""
 
 _FIXED = {LOCAL_MEMORY: 1 << 50, PARTS: 1 << 51}
 """Memory that is there before the step, at addresses that nothing else has."""
@@ -58,18 +60,20 @@ class OpBytes:
     notes: dict[str, str] = field(default_factory=dict)
 
 
-def traffic_of_ops(ledger: Ledger) -> list[tuple[Cause, ...]]:
+def traffic_of_ops(ledger: Ledger, dirty: float = DIRTY) -> list[tuple[Cause, ...]]:
     """Of every op, why its DRAM bytes are not the compulsory ones: told without counters. Empty where the device or its
     cache is not known."""
     device = recognise_name(ledger.header.device)
     if device is None or device.l2_bytes is None:
         return []
-    return [tuple(_causes(op, moved)) for op, moved in zip(ledger.ops, played_bytes(ledger, device), strict=True)]
+    return [
+        tuple(_causes(op, moved)) for op, moved in zip(ledger.ops, played_bytes(ledger, device, dirty), strict=True)
+    ]
 
 
 def explain_traffic(ledger: Ledger) -> list[Explained]:
     """Every op whose DRAM bytes were counted. Empty where the device or its cache is not known."""
-    causes = traffic_of_ops(ledger)
+    causes = traffic_of_ops(ledger, MOST_DIRTY)
     if not causes:
         return []
     rows = []
@@ -114,10 +118,10 @@ def _causes(op: Op, bytes_: OpBytes) -> Iterator[Cause]:
         yield Cause(EARLIER, bytes_.back, "what leaves the L2 while the op runs, its own results among it")
 
 
-def played_bytes(ledger: Ledger, device: Device) -> list[OpBytes]:
+def played_bytes(ledger: Ledger, device: Device, dirty: float) -> list[OpBytes]:
     """Of every op, in their order. The cache begins cold, as counters do."""
     assert device.l2_bytes is not None
-    cache = Cache(USABLE * device.l2_bytes.value, DIRTY * device.l2_bytes.value)
+    cache = Cache(USABLE * device.l2_bytes.value, dirty * device.l2_bytes.value)
     kernels, sms = kernels_of_ops(ledger), int(device.sms.value)
     sweeps = [
         sweeps_of(op, kernels[op.index], sms, _workspace(values)) if op.kind == "compute" else []
