@@ -385,14 +385,7 @@ def staged_program(
                 )
         else:
             stage.enter_context(saves_noted(notes))
-        if not reach.is_complete:
-            notes.append(
-                Note(
-                    "too-many-objects",
-                    "the step reaches more objects than are looked at: what it changes in the others is not put back",
-                )
-            )
-        notes += otherwise
+        notes += reach.notes + otherwise
         arguments = (args, dict(kwargs))
         program = ProgramStage(
             step,

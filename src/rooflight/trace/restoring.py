@@ -106,7 +106,7 @@ def kind_of(value: object) -> type | None:
 def contents(container: Any) -> tuple[Any, ...]:
     """Return the items of a dict, or the elements of another container, in order."""
     kind = kind_of(container)
-    assert kind is not None, type(container)
+    assert kind is not None
     return tuple(CONTAINERS[kind][0](container))
 
 
@@ -208,11 +208,9 @@ def clear_cache(cache: Any, misses: int) -> None:
 
 
 def generator_state(generator: Any) -> tuple[Any, ...]:
-    if isinstance(generator, torch.Generator):
-        return generator.set_state, generator.get_state()
     if hasattr(generator, "bit_generator"):
         return setattr, generator.bit_generator, "state", generator.bit_generator.state
-    if hasattr(generator, "set_state"):  # numpy's RandomState
+    if hasattr(generator, "set_state"):  # torch's, and numpy's RandomState
         return generator.set_state, generator.get_state()
     return generator.setstate, generator.getstate()
 

@@ -32,6 +32,7 @@ class SavedState:
 
         `most_bytes`: of tensors outside of parameters and buffers, which a step without data may write into.
         """
+        self.notes = reached.notes
         self.runs = on in ("cpu", "cuda")
         models = reached.modules.values()
         parameters = [tensor for model in models for tensor in model.parameters()]

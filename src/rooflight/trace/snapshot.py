@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rooflight.ledger import Note
 from rooflight.trace.restoring import (
     ABSENT,
     DEFINITIONS,
@@ -55,6 +56,10 @@ from rooflight.trace.restoring import (
 
 _MOST_OBJECTS = 200_000
 """A program may hold a data set in memory; the walk meets its models well before that."""
+_TOO_MANY = Note(
+    "too-many-objects",
+    "the step reaches more objects than are looked at: what it changes in the others is not put back",
+)
 _MOST_ARRAY_BYTES = 2**26
 """A larger numpy array is a data set, which a step only reads."""
 _ATOMS = (
@@ -119,7 +124,7 @@ class Snapshot:
         self.containers: list[Any] = []
         self.once: list[str] = []
         """Names of iterators: what they gave cannot be taken back."""
-        self.is_complete = True
+        self.notes: list[Note] = []
         self._saves, self._on_data, self._modules_only, self._but_tensors = saves, on_data, modules_only, but_tensors
         self._found: list[tuple[str, nn.Module]] = []
         self._state: list[Restorer] = []
@@ -170,7 +175,7 @@ class Snapshot:
         self._save("the filters of warnings", set_filters, tuple(warnings.filters))
         while self._queue:
             if len(self._seen) >= _MOST_OBJECTS:
-                self.is_complete = False
+                self.notes.append(_TOO_MANY)
                 break
             name, value, owned = self._queue.popleft()
             if issubclass(type(value), _ATOMS) or id(value) in self._seen:

@@ -326,7 +326,7 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         notes: list[Note] = []
         if options.on in ("meta", "fake"):
             notes = stage.enter_context(dispatch_as(target, device="meta" if options.on == "meta" else "cpu"))
-        notes += otherwise
+        notes += state.notes + otherwise
         twins = dict(zip(map(id, callers), roots.parameters(), strict=True))
         with failures_explained(workload.model, on_data=options.runs):
             optimizer = chosen_optimizer(roots, choices, twins) if training else None
